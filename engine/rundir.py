@@ -1,0 +1,69 @@
+"""A run's folder: the whole contract between the engine process and everything else.
+
+`spec.json` goes in; `events.jsonl`, `checkpoints/` and `adapter/` come out; whoever starts the process writes its
+output to `log.txt`, and a file named `stop` asks it to save and end.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.spec import RunSpec
+
+StopReason = Literal["pause", "cancel"]
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Names of the files of one run; nothing here touches the disk but the four small methods at the end."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """The frozen RunSpec, with `model` and `data.dataset` resolved to paths (or Hub ids)."""
+        return self.path / "spec.json"
+
+    @property
+    def events(self) -> Path:
+        """Append-only JSON lines, one event each."""
+        return self.path / "events.jsonl"
+
+    @property
+    def log(self) -> Path:
+        """Everything the process printed."""
+        return self.path / "log.txt"
+
+    @property
+    def stop(self) -> Path:
+        """Present when somebody wants the run to save and end; its text is the reason."""
+        return self.path / "stop"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folders `step-<n>`; one without its marker file is half written and is never used."""
+        return self.path / "checkpoints"
+
+    @property
+    def adapter(self) -> Path:
+        """The result in PEFT's format."""
+        return self.path / "adapter"
+
+    def write_spec(self, spec: RunSpec) -> None:
+        """Make the folder and freeze the spec in it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.spec.write_text(spec.model_dump_json(indent=2), encoding="utf-8")
+
+    def read_spec(self) -> RunSpec:
+        """The spec that this folder was made for."""
+        return RunSpec.model_validate_json(self.spec.read_text(encoding="utf-8"))
+
+    def ask_to_stop(self, reason: StopReason) -> None:
+        """Ask the engine to save and end."""
+        self.stop.write_text(reason, encoding="utf-8")
+
+    def stop_asked(self) -> StopReason | None:
+        """Why the engine should stop, or None."""
+        if not self.stop.exists():
+            return None
+        return "cancel" if self.stop.read_text(encoding="utf-8") == "cancel" else "pause"
