@@ -1,0 +1,202 @@
+"""Which tokens a step sees: packing and order as a pure function of (seed, step). Numpy only.
+
+A micro-batch is always one flat, padding-free sequence of documents, so nothing downstream knows padding. A document
+is one sample; documents never see each other (positions restart at 0, `cu_seqlens` marks the borders).
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Tokenised samples, compact: one flat array of ids, one of flags, and where each sample starts.
+
+    `ids` int32 (all tokens), `trained` bool (all tokens), `offsets` int64 (samples + 1), `rows` int64 (samples): the
+    row of the file, from 1, that a sample came from. `trained` marks *targets*; the first token of a sample never is.
+    """
+
+    ids: NDArray[np.int32]
+    trained: Bools
+    offsets: Ints
+    rows: Ints
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Ints:
+        """Tokens of each sample."""
+        return np.diff(self.offsets)
+
+    @property
+    def total_tokens(self) -> int:
+        """All tokens."""
+        return len(self.ids)
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens with a loss."""
+        return int(self.trained.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatch:
+    """One forward pass: documents one after another, no padding.
+
+    `ids_T`, `position_ids_T` int64 and `trained_T` bool have one entry per token. `trained_T[t]` says that token t is a
+    target, predicted from t - 1 *of the same document* (never true for a document's first token). `lengths`: tokens per
+    document; `rows`: its row in the file, from 1.
+    """
+
+    ids_T: Ints
+    position_ids_T: Ints
+    trained_T: Bools
+    lengths: list[int]
+    rows: list[int]
+
+    @property
+    def cu_seqlens(self) -> NDArray[np.int32]:
+        """Document borders, int32, documents + 1 entries from 0 to T: what variable-length attention takes."""
+        return np.concatenate(([0], np.cumsum(self.lengths))).astype(np.int32)
+
+    @property
+    def trained_tokens(self) -> int:
+        """Targets in this micro-batch."""
+        return int(self.trained_T.sum())
+
+    @property
+    def tokens(self) -> int:
+        """All tokens in this micro-batch."""
+        return len(self.ids_T)
+
+
+def best_fit(lengths: Sequence[int] | Ints, limit: int, order: Sequence[int] | Ints) -> list[list[int]]:
+    """Best-fit-decreasing over all samples: packs (lists of sample indices) of at most `limit` tokens, O(n log n).
+
+    `order` is a permutation of the samples that decides among equal lengths; the number of packs depends on the lengths
+    only. Raises ValueError when a single sample is longer than `limit`.
+    """
+    sizes = np.asarray(lengths)
+    if len(sizes) and int(sizes.max()) > limit:
+        raise ValueError(f"a sample of {int(sizes.max())} tokens does not fit in {limit}")
+    ranked = np.asarray(order, dtype=np.int64)
+    ranked = ranked[np.argsort(-sizes[ranked], kind="stable")]
+    packs: list[list[int]] = []
+    rooms: list[int] = []  # distinct rooms left, sorted
+    with_room: dict[int, list[int]] = {}  # room left -> packs that have it
+    for index, size in zip(ranked.tolist(), sizes[ranked].tolist(), strict=True):
+        at = bisect_left(rooms, size)
+        if at == len(rooms):
+            packs.append([index])
+            _put(rooms, with_room, limit - size, len(packs) - 1)
+            continue
+        room = rooms[at]
+        pack = with_room[room].pop()
+        if not with_room[room]:
+            del with_room[room], rooms[at]
+        packs[pack].append(index)
+        _put(rooms, with_room, room - size, pack)
+    return packs
+
+
+def _put(rooms: list[int], with_room: dict[int, list[int]], room: int, pack: int) -> None:
+    """Remember that `pack` has `room` left."""
+    if room not in with_room:
+        with_room[room] = []
+        insort(rooms, room)
+    with_room[room].append(pack)
+
+
+class Plan:
+    """All batches of a run. `step` is pure: the same samples, settings, seed and step give the same tokens."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        *,
+        max_length: int,
+        packing: bool,
+        batch_size: int = 1,
+        accumulation: int = 1,
+        seed: int = 0,
+    ) -> None:
+        """`batch_size`: sequences per micro-batch; `accumulation`: micro-batches per step. No samples: ValueError."""
+        if not len(samples):
+            raise ValueError("no samples to make batches of")
+        self.samples = samples
+        self.max_length = max_length
+        self.packing = packing
+        self.batch_size = batch_size
+        self.accumulation = accumulation
+        self.seed = seed
+        self._lengths = samples.lengths
+        self._sequences = lru_cache(maxsize=2)(self._shuffled)
+        self.sequences = len(self._sequences(0))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps per pass over all samples; the last one of an epoch may be smaller, never empty."""
+        return math.ceil(self.sequences / (self.batch_size * self.accumulation))
+
+    def total_steps(self, epochs: float, max_steps: int = -1) -> int:
+        """Steps of the whole run: `max_steps` when positive, else as many as `epochs` passes take (at least 1)."""
+        return max_steps if max_steps > 0 else max(1, math.ceil(round(epochs * self.steps_per_epoch, 6)))
+
+    def epoch(self, step: int) -> float:
+        """Passes made after `step` steps."""
+        return step / self.steps_per_epoch
+
+    def step(self, step: int) -> list[MicroBatch]:
+        """The micro-batches of `step`, which counts from 1: `accumulation` of them (fewer at the end of an epoch)."""
+        if step < 1:
+            raise ValueError("steps count from 1")
+        epoch, at = divmod(step - 1, self.steps_per_epoch)
+        per_step = self.batch_size * self.accumulation
+        mine = self._sequences(epoch)[at * per_step : (at + 1) * per_step]
+        chunks = (mine[first : first + self.batch_size] for first in range(0, len(mine), self.batch_size))
+        return [gather(self.samples, [index for sequence in chunk for index in sequence]) for chunk in chunks]
+
+    def _shuffled(self, epoch: int) -> list[list[int]]:
+        """The sequences of an epoch in training order, each a list of sample indices."""
+        random = np.random.default_rng([self.seed, epoch])
+        order = random.permutation(len(self.samples))
+        if not self.packing:
+            return [[index] for index in order.tolist()]
+        packs = best_fit(self._lengths, self.max_length, order)
+        return [packs[index] for index in random.permutation(len(packs)).tolist()]
+
+
+def in_order(samples: Samples, max_length: int) -> Iterator[MicroBatch]:
+    """All samples once, in file order, as micro-batches of at most `max_length` tokens: for evaluation."""
+    waiting: list[int] = []
+    tokens = 0
+    for index, length in enumerate(samples.lengths.tolist()):
+        if waiting and tokens + length > max_length:
+            yield gather(samples, waiting)
+            waiting, tokens = [], 0
+        waiting.append(index)
+        tokens += length
+    if waiting:
+        yield gather(samples, waiting)
+
+
+def gather(samples: Samples, indices: Sequence[int]) -> MicroBatch:
+    """These samples as one flat micro-batch, in this order."""
+    bounds = [(int(samples.offsets[index]), int(samples.offsets[index + 1])) for index in indices]
+    return MicroBatch(
+        ids_T=np.concatenate([samples.ids[start:end] for start, end in bounds]).astype(np.int64),
+        position_ids_T=np.concatenate([np.arange(end - start, dtype=np.int64) for start, end in bounds]),
+        trained_T=np.concatenate([samples.trained[start:end] for start, end in bounds]),
+        lengths=[end - start for start, end in bounds],
+        rows=[int(samples.rows[index]) for index in indices],
+    )

@@ -1,0 +1,288 @@
+"""From a dataset file to token samples ready to train on: reading, splitting, rendering, cutting, counting."""
+
+import datetime
+import hashlib
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.batches import Samples
+from engine.events import Event, Phase, Warned
+from engine.failure import Failure
+from engine.render.renderer import Renderer, trained_turns
+from engine.render.sample import Rendered
+from engine.rows import Report, Row, check, sniff, usable
+from engine.spec import RunSpec
+
+SPLIT = 0x5EED  # keeps the split's random numbers apart from those of the row order
+SAY_EVERY = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of the rows. Tokens are those of the training samples, per epoch."""
+
+    rows: int
+    bad_rows: int  # could not be read, or are of another kind
+    refused_rows: int  # the chat template cannot render any trained turn of them
+    truncated_rows: int
+    nothing_to_learn_rows: int  # no trained token within max_length
+    train_rows: int
+    eval_rows: int
+    trained_tokens: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class SamplePrompt:
+    """A prompt to answer before and after training: messages as a person wrote them, and the ids serving sends."""
+
+    row: int
+    messages: list[dict[str, Any]]
+    expected: str
+    ids: NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Everything the train loop needs from the data; `eval` may be empty, `train` never is."""
+
+    train: Samples
+    eval: Samples
+    counts: Counts
+    prompts: list[SamplePrompt]
+
+
+def prepare(
+    spec: RunSpec,
+    tokenizer: Any,
+    stop_ids: Collection[int],
+    say: Callable[[Event], None],
+    *,
+    frozen_date: datetime.date | None = None,
+) -> Prepared:
+    """Read, split, render and cut the rows of `spec.data`.
+
+    `stop_ids`: `generation_config.eos_token_id` (one or several) plus `tokenizer.eos_token_id`; at least one.
+    `frozen_date`: what templates that ask for the date are told; give the day of the run's start, so that a resumed
+    run sees the same tokens (today when None). `say` gets `Phase(phase="loading_data", done, total)` and `Warned`.
+    Raises Failure when the file is gone or changed, when too many rows are bad, when the method cannot use rows of this
+    kind, or when nothing is left to learn.
+    """
+    path = Path(spec.data.dataset)
+    say(Phase(phase="loading_data", detail="Checking rows"))
+    format = sniff(path, path.name)
+    same_file(path, spec.data.sha256)
+    report = check(path, format, preview=0)
+    usable_kind(report, path.name)
+    work = _Work(
+        spec,
+        Renderer(tokenizer, stop_ids, frozen_date=frozen_date),
+        held_out(report.usable, spec.data.eval_fraction, spec.training.seed),
+    )
+    said = time.monotonic()
+    for index, row in enumerate(usable(path, format, report.kind)):
+        work.take(index, row)
+        if time.monotonic() - said >= SAY_EVERY:
+            said = time.monotonic()
+            say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
+    prepared = work.finish(report)
+    say(Phase(phase="loading_data", detail="Rendering rows", done=report.usable, total=report.usable))
+    for warning in work.warnings(report):
+        say(warning)
+    return prepared
+
+
+def same_file(path: Path, sha256: str) -> None:
+    """Raise Failure when the file is no longer the one that the run was made for; '' accepts any."""
+    if not sha256:
+        return
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != sha256.lower():
+        message = f"{path.name} has changed since this run was made, so the run would not be what was asked for."
+        raise Failure("data_changed", message, ["Make a new run from the dataset as it is now."])
+
+
+def usable_kind(report: Report, name: str) -> None:
+    """Raise Failure when the file has no rows that supervised fine-tuning can learn from."""
+    if not report.usable:
+        advice = [problem.fix for problem in report.problems[:3] if problem.fix]
+        raise Failure("no_usable_rows", f"{name}: {report.summary}", dict.fromkeys(advice))
+    if report.kind not in ("chat", "text"):
+        message = f"{name} holds {report.kind} rows; supervised fine-tuning learns from chat or text rows."
+        raise Failure("wrong_kind", message, ["Choose another dataset, or a method for such rows."])
+
+
+def held_out(rows: int, fraction: float, seed: int) -> frozenset[int]:
+    """Which of `rows` rows (from 0) are kept for evaluation: whole rows, chosen by `seed`, never all of them."""
+    if fraction <= 0 or rows < 2:
+        return frozenset()
+    count = min(rows - 1, max(1, round(rows * fraction)))
+    return frozenset(np.random.default_rng([seed, SPLIT]).permutation(rows)[:count].tolist())
+
+
+@dataclass
+class _Store:
+    """Samples while they are collected: flat and compact."""
+
+    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    trained: bytearray = field(default_factory=bytearray)
+    offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))
+    rows: "array[int]" = field(default_factory=lambda: array("q"))
+    row_count: int = 0
+
+    def add(self, row: int, ids: NDArray[np.int32], trained: NDArray[np.bool_]) -> None:
+        """Append one sample."""
+        self.ids.frombytes(ids.astype(np.int32).tobytes())
+        self.trained += trained.tobytes()
+        self.offsets.append(len(self.ids))
+        self.rows.append(row)
+
+    def samples(self) -> Samples:
+        """What was collected, without a copy."""
+        return Samples(
+            ids=np.frombuffer(self.ids, dtype=np.int32),
+            trained=np.frombuffer(self.trained, dtype=np.bool_),
+            offsets=np.frombuffer(self.offsets, dtype=np.int64),
+            rows=np.frombuffer(self.rows, dtype=np.int64),
+        )
+
+
+class _Work:
+    """Renders row after row and counts what becomes of them."""
+
+    def __init__(self, spec: RunSpec, renderer: Renderer, eval_rows: frozenset[int]) -> None:
+        self.spec = spec
+        self.renderer = renderer
+        self.eval_rows = eval_rows
+        self.train, self.eval = _Store(), _Store()
+        self.prompts: list[SamplePrompt] = []
+        self.refused: Counter[str] = Counter()  # turns, by code
+        self.first_refusal: dict[str, str] = {}
+        self.notes: Counter[str] = Counter()  # rows, by code
+        self.first_note: dict[str, str] = {}
+        self.refused_rows = self.truncated_rows = self.empty_rows = 0
+        self.needed_length = 0  # tokens of the shortest prompt that fills the window
+
+    def take(self, index: int, row: Row) -> None:
+        """Render, cut and keep one row."""
+        rendered = self.renderer.render(row, self.spec.method.train_on)
+        self._note(row, rendered)
+        if not rendered.samples:
+            self.refused_rows += 1
+            return
+        store = self.eval if index in self.eval_rows else self.train
+        limit = self.spec.data.max_length
+        kept = 0
+        for sample in rendered.samples:
+            if sample.trained[:limit].any():
+                store.add(row.number, sample.ids[:limit], sample.trained[:limit])
+                kept += 1
+        self.truncated_rows += any(len(sample.ids) > limit for sample in rendered.samples)
+        if kept:
+            store.row_count += 1
+            if store is self.eval or not self.eval_rows:
+                self._prompt(row)
+            return
+        self.empty_rows += 1
+        needed = min(int(np.argmax(sample.trained)) for sample in rendered.samples)
+        self.needed_length = min(self.needed_length or needed, needed)
+
+    def _note(self, row: Row, rendered: Rendered) -> None:
+        """Count refusals and notes; keep the first of each."""
+        for refusal in rendered.refusals:
+            self.refused[refusal.code] += 1
+            where = f"row {row.number}, turn {refusal.turn + 1}"
+            self.first_refusal.setdefault(refusal.code, f"{refusal.message} First in {where}.")
+        for note in rendered.warnings:
+            self.notes[note.code] += 1
+            self.first_note.setdefault(note.code, f"{note.message} First in row {row.number}.")
+
+    def _prompt(self, row: Row) -> None:
+        """Keep the row's last trained turn as a prompt to answer, while there is room for one."""
+        if row.kind != "chat" or len(self.prompts) >= self.spec.saving.sample_prompts:
+            return
+        turns = trained_turns(row.messages, "last_turn")
+        if not turns or turns[0] == 0:
+            return
+        before = row.messages[: turns[0]]
+        try:
+            ids = self.renderer.prompt_ids(before, row.tools, row.shape)
+        except Failure:
+            return  # its samples come from other turns; there are more rows
+        if len(ids) < self.spec.data.max_length:
+            shown = [{key: value for key, value in message.items() if key != "weight"} for message in before]
+            expected = str(row.messages[turns[0]].get("content") or "")
+            self.prompts.append(SamplePrompt(row.number, shown, expected, ids))
+
+    def finish(self, report: Report) -> Prepared:
+        """The result. Raises Failure when too much was lost."""
+        bad = report.bad + self.refused_rows
+        if bad > report.rows * self.spec.data.max_bad_fraction:
+            self._too_many_bad(report, bad)
+        if not self.train.row_count:
+            self._nothing_to_learn()
+        train, held = self.train.samples(), self.eval.samples()
+        counts = Counts(
+            rows=report.rows,
+            bad_rows=report.bad,
+            refused_rows=self.refused_rows,
+            truncated_rows=self.truncated_rows,
+            nothing_to_learn_rows=self.empty_rows,
+            train_rows=self.train.row_count,
+            eval_rows=self.eval.row_count,
+            trained_tokens=train.trained_tokens,
+            total_tokens=train.total_tokens,
+        )
+        return Prepared(train, held, counts, self.prompts)
+
+    def _too_many_bad(self, report: Report, bad: int) -> None:
+        """Refuse the run, with the reasons."""
+        allowed = self.spec.data.max_bad_fraction
+        first = f" {report.summary}" if report.problems else ""
+        refused = f" {next(iter(self.first_refusal.values()))}" if self.refused_rows else ""
+        counts = f"{bad} of {report.rows} rows cannot be used, more than the tolerated share of {allowed:.4g}."
+        message = counts + first + refused
+        fixes = dict.fromkeys(problem.fix for problem in report.problems[:3] if problem.fix)
+        raise Failure("too_many_bad_rows", message, [*fixes, "Or raise data.max_bad_fraction to train without them."])
+
+    def _nothing_to_learn(self) -> None:
+        """Refuse the run: no trained token is left; say what really took them."""
+        if self.empty_rows:
+            limit = self.spec.data.max_length
+            message = (
+                f"Nothing is left to learn: in {self.empty_rows} rows the prompt alone fills the maximum length of "
+                f"{limit} tokens, so the answer is cut away."
+            )
+            shortest = f"the shortest of these prompts has {self.needed_length} tokens"
+            advice = [f"Raise data.max_length: {shortest}, and the answer needs room too.", "Or shorten the prompts."]
+            raise Failure("nothing_to_learn", message, advice)
+        reasons = " ".join(self.first_refusal.values())
+        message = f"Nothing is left to learn: the chat template cannot render any of the rows. {reasons}"
+        raise Failure("nothing_to_learn", message.strip(), ["Choose a model whose chat template fits the rows."])
+
+    def warnings(self, report: Report) -> list[Warned]:
+        """What a person should know about the data before training starts."""
+        said: list[tuple[str, str]] = []
+        if report.bad:
+            said.append(("bad_rows", report.summary))
+        said += [
+            (code, f"Not trained, {count} turns: {self.first_refusal[code]}") for code, count in self.refused.items()
+        ]
+        said += [(code, f"{count} rows: {self.first_note[code]}") for code, count in self.notes.items()]
+        limit = self.spec.data.max_length
+        if self.truncated_rows:
+            message = f"{self.truncated_rows} rows are longer than {limit} tokens and were cut at the end."
+            said.append(("truncated_rows", message))
+        if self.empty_rows:
+            message = f"{self.empty_rows} rows were left out: their prompt alone fills {limit} tokens."
+            said.append(("nothing_to_learn_rows", message))
+        return [Warned(code=code, message=message) for code, message in said]

@@ -1,0 +1,1 @@
+"""Rendering: a model's chat template, asked by rendering, turns rows into tokens with provenance."""

@@ -1,0 +1,74 @@
+"""A rendered row: tokens that know where they come from, and what could not be rendered."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+SpanKind = Literal["prompt", "cue", "reasoning", "answer", "tool_call", "frame", "stop"]
+"""`prompt`: what serving sends; `cue`: its end, which opens the assistant's turn; `frame`: text that the model must
+write and that is nobody's own (`</think>`); the others say it themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Tokens `start` to `end` (exclusive) of a sample. `turn`: index of the assistant turn they are of or lead to."""
+
+    kind: SpanKind
+    role: str
+    turn: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One training sequence: `ids` int32 and `trained` bool of equal length; `spans` cover every token, in order."""
+
+    ids: NDArray[np.int32]
+    trained: NDArray[np.bool_]
+    spans: list[Span]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A turn that is not trained because the template cannot render it faithfully; the two texts show why."""
+
+    code: str
+    message: str
+    turn: int
+    prompt: str = ""  # end of what serving would send
+    rendered: str = ""  # end of the conversation with the turn
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something about a rendered row that a person should know."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What became of one row."""
+
+    samples: list[Sample] = field(default_factory=list)
+    warnings: list[Note] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+
+class CannotRender(Exception):
+    """Raised while a turn is rendered; becomes its Refusal."""
+
+    def __init__(self, code: str, message: str, prompt: str = "", rendered: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.prompt = prompt
+        self.rendered = rendered
+
+    def at(self, turn: int) -> Refusal:
+        """The refusal of this turn."""
+        return Refusal(self.code, self.message, turn, self.prompt[-400:], self.rendered[-400:])

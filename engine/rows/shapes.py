@@ -1,0 +1,256 @@
+"""Which of the shapes in use a row has, decided by its content, and the row in the one form that training reads."""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from engine.rows.messages import (
+    Faults,
+    check_conversation,
+    check_turns,
+    checked_text,
+    from_json_text,
+    read_messages,
+)
+from engine.rows.model import Message, Problem, Row, cut
+
+CONVERSATIONS = ("messages", "conversations", "conversation", "dialogue", "dialog", "turns", "chat")
+SYSTEMS = ("system", "system_prompt")
+PAIRS = (
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("prompt", "output"),
+    ("prompt", "answer"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("instruction", "answer"),
+    ("question", "answer"),
+    ("question", "response"),
+    ("query", "response"),
+    ("query", "answer"),
+    ("input", "output"),
+)
+REFERENCES = ("ground_truth", "solution", "reference", "answer", "target")
+KNOWN = {"chosen", "rejected", "text", *CONVERSATIONS, *(name for pair in PAIRS for name in pair)}
+SHAPES_HELP = (
+    "Name the columns “messages”, “conversations”, “instruction” and “output”, “prompt” and “completion”, "
+    "“question” and “answer”, “chosen” and “rejected”, “prompt”, or “text”."
+)
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """A row's columns by lower-case name."""
+
+    values: dict[str, Any]
+
+    def filled(self, *names: str) -> bool:
+        """All of them are there and hold something."""
+        return all(self.values.get(name) is not None for name in names)
+
+    def named(self, *names: str) -> bool:
+        """All of them are there, if only as null."""
+        return all(name in self.values for name in names)
+
+
+def normalise(value: dict[str, Any]) -> Row | list[Problem]:
+    """The row, or everything that is wrong with it (not yet placed: `row` is 0)."""
+    columns = _Columns({str(key).strip().lower(): item for key, item in value.items()})
+    faults = Faults()
+    row = _by_shape(columns, faults)
+    return faults.problems if faults.problems or row is None else row
+
+
+def _by_shape(columns: _Columns, faults: Faults) -> Row | None:
+    """Columns that are null count only when nothing else fits."""
+    for present in (columns.filled, columns.named):
+        row = _by_columns(columns, present, faults)
+        if row is not None:
+            return row
+    unnamed = _unnamed_conversation(columns)
+    if unnamed:
+        return _conversation(columns, unnamed, faults)
+    _unknown(columns, faults)
+    return None
+
+
+def _by_columns(columns: _Columns, present: Callable[..., bool], faults: Faults) -> Row | None:
+    """Try the shapes whose columns are present, those that say more first."""
+    if present("chosen", "rejected"):
+        return _preference(columns, faults)
+    for name in filter(present, CONVERSATIONS):
+        return _conversation(columns, name, faults)
+    for pair in PAIRS:
+        if present(*pair):
+            return _pair(columns, pair, faults)
+    if present("text"):
+        return _text(columns, faults)
+    for name in filter(present, ("prompt", "question", "query")):
+        return _prompt(columns, name, faults)
+    return None
+
+
+def _unnamed_conversation(columns: _Columns) -> str:
+    """A column of another name that clearly holds a conversation, or ''."""
+    for name, value in columns.values.items():
+        value = from_json_text(value)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            first = value[0]
+            if {"role", "content"} <= first.keys() or {"from", "value"} <= first.keys():
+                return name
+    return ""
+
+
+def _unknown(columns: _Columns, faults: Faults) -> None:
+    """No shape fits: say what is there and what comes close."""
+    names = [name for name in columns.values if name]
+    missing = [pair[1] for pair in PAIRS if columns.filled(pair[0])]
+    if missing:
+        have = next(pair[0] for pair in PAIRS if columns.filled(pair[0]))
+        message = f"There is “{have}” but no answer beside it."
+        faults.add("no_answer", message, f"Add a column “{missing[0]}”.")
+        return
+    close = ((name, difflib.get_close_matches(name, KNOWN, n=1, cutoff=0.75)) for name in names)
+    hint = next((f"Did you mean “{found[0]}” instead of “{cut(name, 40)}”? " for name, found in close if found), "")
+    listed = ", ".join(f"“{cut(name, 40)}”" for name in names[:8]) + (" …" if len(names) > 8 else "")
+    message = f"No known columns; found {listed}." if names else "The row has no columns."
+    faults.add("unknown_columns", message, hint + SHAPES_HELP)
+
+
+def _system(columns: _Columns, faults: Faults) -> list[Message]:
+    """The system turn of a `system` column, if it says anything."""
+    for name in SYSTEMS:
+        value = columns.values.get(name)
+        if value is not None and value != "":
+            text = checked_text(value, f"“{name}”", faults)
+            return [{"role": "system", "content": text}] if text and text.strip() else []
+    return []
+
+
+def _tools(columns: _Columns, faults: Faults) -> list[dict[str, Any]]:
+    """Tool schemas, as a list or its JSON text."""
+    value = columns.values.get("tools")
+    if value is None or value in ("", [], "[]"):
+        return []
+    value = from_json_text(value)
+    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+        faults.wrong_type("“tools”", value, "a list of JSON schemas")
+        return []
+    return value
+
+
+def _conversation(columns: _Columns, name: str, faults: Faults) -> Row:
+    """`messages` or `conversations`, under whatever name."""
+    messages = read_messages(columns.values[name], f"“{name}”", faults)
+    if messages and messages[0]["role"] not in ("system", "developer"):
+        messages = _system(columns, faults) + messages
+    if messages:
+        check_conversation(messages, faults)
+    shape = "messages" if name == "messages" else "conversations"
+    return Row(kind="chat", shape=shape, messages=messages, tools=_tools(columns, faults))
+
+
+def _turns(value: Any, where: str, role: str, faults: Faults) -> list[Message]:
+    """A prompt or answer as turns: text becomes one turn of `role`, a list of messages stays one."""
+    held = from_json_text(value)
+    if isinstance(held, list) and held and isinstance(held[0], dict) and ("role" in held[0] or "from" in held[0]):
+        return read_messages(held, where, faults)
+    if value is None:
+        faults.add(f"empty_{'answer' if role == 'assistant' else 'prompt'}", f"{where} is empty.", "Fill it in.")
+        return []
+    text = checked_text(value, where, faults)
+    if text is None:
+        return []
+    if not text.strip():
+        code = "empty_answer" if role == "assistant" else "empty_prompt"
+        faults.add(code, f"{where} is empty.", "Fill it in, or remove the row.")
+        return []
+    return [{"role": role, "content": text}]
+
+
+def _pair(columns: _Columns, pair: tuple[str, str], faults: Faults) -> Row:
+    """A question column and an answer column; Alpaca's `input` goes below its `instruction`."""
+    asked, answered = pair
+    question = columns.values[asked]
+    extra = columns.values.get("input") if asked == "instruction" else None
+    if extra is not None and extra != "":
+        text = checked_text(extra, "“input”", faults)
+        if text and text.strip() and isinstance(question, str):
+            question = f"{question}\n\n{text}" if question.strip() else text
+    prompt = _turns(question, f"“{asked}”", "user", faults)
+    answer = _turns(columns.values[answered], f"“{answered}”", "assistant", faults)
+    if prompt and answer:
+        # only the answer column is learned, also when the prompt column is a conversation with answers of its own
+        prompt = [{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt]
+        system = [] if prompt[0]["role"] == "system" else _system(columns, faults)
+        prompt = system + prompt
+        check_conversation(prompt + answer, faults)
+    shape = {"instruction": "instruction", "prompt": "prompt_completion"}.get(asked, "question_answer")
+    return Row(kind="chat", shape=shape, messages=prompt + answer, tools=_tools(columns, faults))
+
+
+def _text(columns: _Columns, faults: Faults) -> Row:
+    """Plain text to continue."""
+    value = columns.values["text"]
+    text = checked_text(value, "“text”", faults) if value is not None else ""
+    if text is not None and not text.strip():
+        faults.add("empty_text", "“text” is empty.", "Fill it in, or remove the row.")
+    return Row(kind="text", shape="text", text=text or "")
+
+
+def _prompt(columns: _Columns, name: str, faults: Faults) -> Row:
+    """A prompt that is answered by sampling, with a reference answer where there is one."""
+    prompt = _turns(columns.values[name], f"“{name}”", "user", faults)
+    if prompt:
+        prompt = ([] if prompt[0]["role"] == "system" else _system(columns, faults)) + prompt
+        check_turns([{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt], faults)
+        if prompt[-1]["role"] == "assistant":
+            faults.add("ends_in_answer", f"“{name}” ends with an assistant turn.", "End it with the user's turn.")
+    answer = next((columns.values[key] for key in REFERENCES if columns.filled(key)), "")
+    return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), tools=_tools(columns, faults))
+
+
+def _preference(columns: _Columns, faults: Faults) -> Row:
+    """A better and a worse answer to the same prompt; shared first turns become the prompt."""
+    chosen = _turns(columns.values["chosen"], "“chosen”", "assistant", faults)
+    rejected = _turns(columns.values["rejected"], "“rejected”", "assistant", faults)
+    asked = next((name for name in ("prompt", "question", "instruction", "query") if columns.filled(name)), "")
+    prompt = _turns(columns.values[asked], f"“{asked}”", "user", faults) if asked else []
+    if faults.problems:
+        return Row(kind="preference", shape="preference")
+    prompt, chosen, rejected = _split(prompt, chosen, rejected)
+    if not prompt:
+        message = "There is no prompt: “chosen” and “rejected” share no first turns."
+        faults.add("no_prompt", message, "Add a column “prompt”, or begin both with the same user turn.")
+    elif prompt[0]["role"] != "system":
+        prompt = _system(columns, faults) + prompt
+    for name, answer in (("chosen", chosen), ("rejected", rejected)):
+        if not answer or answer[0]["role"] != "assistant":
+            message = f"“{name}” does not go on with an assistant turn after the shared prompt."
+            faults.add("no_assistant", message, "Let “chosen” and “rejected” differ in the answer only.")
+        else:
+            check_turns(answer, faults)
+    if chosen and chosen == rejected:
+        faults.add("same_answers", "“chosen” and “rejected” are the same.", "Remove the row.")
+    if prompt:
+        check_turns([{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt], faults)
+    return Row(
+        "preference", "preference", prompt=prompt, chosen=chosen, rejected=rejected, tools=_tools(columns, faults)
+    )
+
+
+def _split(
+    prompt: list[Message], chosen: list[Message], rejected: list[Message]
+) -> tuple[list[Message], list[Message], list[Message]]:
+    """Prompt and the two answers. Turns that both sides share go to the prompt, up to the last turn of either."""
+    shared = 0
+    while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+        shared += 1
+    common, chosen, rejected = chosen[:shared], chosen[shared:], rejected[shared:]
+    repeats = [turn for turn in common if turn["role"] not in ("system", "developer")]
+    asked = [turn for turn in prompt if turn["role"] not in ("system", "developer")]
+    if common and repeats[: len(asked)] == asked:
+        system = prompt[: len(prompt) - len(asked)] if len(repeats) == len(common) else []
+        return system + common, chosen, rejected  # the prompt column only repeats the shared turns
+    return prompt + common, chosen, rejected
