@@ -1,0 +1,119 @@
+"""The login page: one form that works without JavaScript, on a phone, in the dark, and loads nothing."""
+
+from html import escape
+from urllib.parse import parse_qs
+
+from fastapi import APIRouter, Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from studio.api.guard import MOST_LOGIN_BYTES, address_of
+from studio.auth import SESSION_SECONDS, Gate
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>Log in · Atelier</title>
+<style>
+:root {{ --back: #f6f7f9; --card: #fff; --text: #1b1f24; --soft: #57606a; --line: #8c959f;
+  --act: #1f5fbf; --bad: #b3261e }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --back: #0e1116; --card: #171b22; --text: #e6e9ee; --soft: #a3adb8; --line: #6b7684;
+    --act: #2f6fd0; --bad: #ff8a80 }}
+}}
+* {{ box-sizing: border-box }}
+body {{ margin: 0; min-height: 100vh; min-height: 100dvh; display: grid; place-items: center; padding: 1rem;
+  background: var(--back); color: var(--text); font: 1rem/1.5 system-ui, sans-serif }}
+main {{ width: 100%; max-width: 22rem; background: var(--card); border-radius: 12px; padding: 1.75rem }}
+h1 {{ margin: 0 0 .25rem; font-size: 1.4rem }}
+p {{ margin: 0 0 1.25rem; color: var(--soft) }}
+label {{ display: block; margin-bottom: .35rem; font-weight: 600 }}
+input, button {{ width: 100%; font: inherit; border-radius: 8px; padding: .65rem .75rem; min-height: 44px }}
+input {{ border: 1px solid var(--line); background: transparent; color: inherit; margin-bottom: 1rem }}
+button {{ border: 0; background: var(--act); color: #fff; font-weight: 600; cursor: pointer }}
+:focus-visible {{ outline: 3px solid var(--act); outline-offset: 2px }}
+[role=alert] {{ color: var(--bad); font-weight: 600 }}
+</style>
+</head>
+<body>
+<main>
+<h1>Atelier</h1>
+<p>This studio is protected by a password.</p>
+{problem}<form method="post" action="/login">
+<input type="hidden" name="next" value="{next}">
+<input type="text" name="username" value="atelier" autocomplete="username" hidden>
+<label for="password">Password</label>
+<input id="password" name="password" type="password" autocomplete="current-password" required autofocus{invalid}>
+<button type="submit">Log in</button>
+</form>
+</main>
+</body>
+</html>
+"""
+
+
+def login_page(after: str, problem: str = "", status: int = 200, headers: dict[str, str] | None = None) -> HTMLResponse:
+    """The form; `after` is where to go once logged in, `problem` what went wrong with the last try."""
+    alert = f'<p role="alert" id="problem">{escape(problem)}</p>\n' if problem else ""
+    invalid = ' aria-invalid="true" aria-describedby="problem"' if problem else ""
+    text = _PAGE.format(problem=alert, next=escape(after, quote=True), invalid=invalid)
+    return HTMLResponse(text, status, {"Content-Security-Policy": _POLICY} | (headers or {}))
+
+
+def safe_next(target: str) -> str:
+    """A path of this studio to go to, or `/`: never another site."""
+    is_path = target.startswith("/") and not target.startswith(("//", "/\\", "/login", "/logout"))
+    return target if is_path and target.isprintable() and "\\" not in target else "/"
+
+
+def make_router(gate: Gate) -> APIRouter:
+    """`/login` and `/logout`; without a password both lead to the first page."""
+    router = APIRouter(include_in_schema=False, max_body_size=MOST_LOGIN_BYTES)
+
+    @router.get("/login")
+    def show(request: Request, next: str = "/") -> Response:
+        """The form, or straight on for somebody who is logged in."""
+        after = safe_next(next)
+        if not gate.needed or gate.session_is_valid(request.cookies.get(gate.cookie_name, "")):
+            return RedirectResponse(after, 303)
+        return login_page(after)
+
+    @router.post("/login")
+    async def log_in(request: Request) -> Response:
+        """Checks the password and hands out the session cookie."""
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
+        after = safe_next(form.get("next", ["/"])[0])
+        if not gate.needed:
+            return RedirectResponse(after, 303)
+        address = address_of(request)
+        if (wait := gate.throttle.seconds_to_wait(address)) > 0:
+            seconds = int(wait) + 1
+            problem = f"Too many wrong passwords. Try again in {seconds} s."
+            return login_page(after, problem, 429, {"Retry-After": str(seconds)})
+        if not gate.try_password(form.get("password", [""])[0], address):
+            return login_page(after, "That is not the password.", 401)
+        response = RedirectResponse(after, 303)
+        response.set_cookie(
+            gate.cookie_name,
+            gate.new_session(),
+            max_age=SESSION_SECONDS,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return response
+
+    @router.post("/logout")
+    def log_out(request: Request) -> Response:
+        """Ends the session here and in the browser."""
+        if not gate.needed:
+            return RedirectResponse("/", 303)
+        gate.end_session(request.cookies.get(gate.cookie_name, ""))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(gate.cookie_name, httponly=True, samesite="strict")
+        return response
+
+    return router
