@@ -1,11 +1,11 @@
 """Errors that a person reads: what happened, where, and what to do. Each carries its HTTP status and a code.
 
-    StudioError
-    |- NotFound          404  no such run, dataset, model
-    |- Invalid           400  a value that cannot be used; `param` names the setting
-    |- Conflict          409  the thing is in a state that does not allow it
-    |- TooLarge          413  an upload above the limit
-    `- Unavailable       503  database, queue or hub out of reach
+StudioError
+|- NotFound          404  no such run, dataset, model
+|- Invalid           400  a value that cannot be used; `param` names the setting
+|- Conflict          409  the thing is in a state that does not allow it
+|- TooLarge          413  an upload above the limit
+`- Unavailable       503  database, queue or hub out of reach
 """
 
 

@@ -15,15 +15,26 @@ class Settings(BaseSettings):
         default_factory=lambda: Path.home() / ".atelier", description="Folder of database, datasets, models and runs."
     )
     database_url: str = Field(
-        default="", description="SQLAlchemy URL; empty: SQLite (WAL) in the data folder. postgresql+psycopg://... for PostgreSQL."
+        default="",
+        description="SQLAlchemy URL; empty: SQLite (WAL) in the data folder. postgresql+psycopg://... for PostgreSQL.",
     )
-    broker_url: str = Field(default="", description="Celery broker; empty: files in the data folder. redis://... for Redis.")
-    host: str = Field(default="127.0.0.1", description="Address the web server binds to; any but loopback needs a password.")
+    broker_url: str = Field(
+        default="", description="Celery broker; empty: files in the data folder. redis://... for Redis."
+    )
+    host: str = Field(
+        default="127.0.0.1", description="Address the web server binds to; any but loopback needs a password."
+    )
     port: int = Field(default=7860, ge=0, le=65535, description="Port of the web server.")
-    password: SecretStr = Field(default=SecretStr(""), description="Asked for in front of every page and route when set.")
+    password: SecretStr = Field(
+        default=SecretStr(""), description="Asked for in front of every page and route when set."
+    )
     max_upload_mib: int = Field(default=2048, ge=1, description="Largest upload, MiB.")
-    lease_seconds: float = Field(default=30.0, gt=0, description="A worker silent for longer has lost its runs and devices.")
-    stop_grace_seconds: float = Field(default=60.0, ge=0, description="Time a run has to save and end before it is killed.")
+    lease_seconds: float = Field(
+        default=30.0, gt=0, description="A worker silent for longer has lost its runs and devices."
+    )
+    stop_grace_seconds: float = Field(
+        default=60.0, ge=0, description="Time a run has to save and end before it is killed."
+    )
 
     @property
     def database(self) -> str:

@@ -3,7 +3,19 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, DateTime, Dialect, Float, ForeignKey, Index, MetaData, String, Text, TypeDecorator
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 NAMES = {
@@ -63,7 +75,9 @@ class Run(Base):
     eval_loss: Mapped[float | None]
     best_eval_loss: Mapped[float | None]
     seconds_left: Mapped[float | None] = mapped_column(Float, doc="Estimate from the last steps.")
-    error: Mapped[dict[str, Any] | None] = mapped_column(JSON, doc="{code, message, advice: [..], exit_code} of a failed run.")
+    error: Mapped[dict[str, Any] | None] = mapped_column(
+        JSON, doc="{code, message, advice: [..], exit_code} of a failed run."
+    )
     log_tail: Mapped[str] = mapped_column(Text, default="", doc="Last part of the engine's output.")
     events_offset: Mapped[int] = mapped_column(BigInteger, default=0, doc="Bytes of events.jsonl already relayed.")
     attempts: Mapped[int] = mapped_column(default=0, doc="How often a worker has claimed it.")
@@ -101,7 +115,9 @@ class Dataset(Base):
     source: Mapped[str] = mapped_column(String(20), default="upload", doc="upload, starter or hub")
     purpose: Mapped[str] = mapped_column(String(40), default="fine-tune", doc="As in OpenAI's files API.")
     created_at: Mapped[datetime] = mapped_column(default=now)
-    status: Mapped[str] = mapped_column(String(20), default="checking", doc="fetching, checking, ready, unusable or deleted")
+    status: Mapped[str] = mapped_column(
+        String(20), default="checking", doc="fetching, checking, ready, unusable or deleted"
+    )
     kind: Mapped[str] = mapped_column(String(20), default="", doc="chat, preference, prompt or text")
     rows: Mapped[int] = mapped_column(default=0)
     usable: Mapped[int] = mapped_column(default=0)
@@ -118,10 +134,14 @@ class Model(Base):
     id: Mapped[str] = mapped_column(String(300), primary_key=True, doc="A slug, or the Hub id.")
     name: Mapped[str] = mapped_column(String(300))
     source: Mapped[str] = mapped_column(String(20), doc="starter, folder or hub")
-    path: Mapped[str] = mapped_column(Text, default="", doc="Folder on this machine; empty while it is only known by its Hub id.")
+    path: Mapped[str] = mapped_column(
+        Text, default="", doc="Folder on this machine; empty while it is only known by its Hub id."
+    )
     revision: Mapped[str] = mapped_column(String(80), default="")
     created_at: Mapped[datetime] = mapped_column(default=now)
-    status: Mapped[str] = mapped_column(String(20), default="checking", doc="checking, fetching, converting, ready or unusable")
+    status: Mapped[str] = mapped_column(
+        String(20), default="checking", doc="checking, fetching, converting, ready or unusable"
+    )
     progress: Mapped[float | None] = mapped_column(Float, doc="0 to 1 while fetching or converting")
     facts: Mapped[dict[str, Any] | None] = mapped_column(JSON, doc="studio.models.Facts as JSON")
     error: Mapped[str] = mapped_column(Text, default="")

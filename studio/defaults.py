@@ -1,0 +1,51 @@
+"""Good defaults are a function of data, model and device: what a person would choose who knows all three."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine.spec import Data, Optimizer, RunSpec, Saving, Training
+from studio.db.tables import Dataset, Model
+from studio.models import facts
+
+CHARACTERS_PER_TOKEN = 3.5  # of common tokenizers on common text; only used to choose a length
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+LARGE_MODEL = 3_000_000_000  # parameters from which activations are recomputed
+SEQUENCES_PER_STEP = 8
+
+
+def suggest(dataset: Dataset, model: Model, devices: Sequence[dict[str, Any]] = ()) -> RunSpec:
+    """A spec for this dataset and model on these devices (as in `workers.devices`; none known counts as a CPU)."""
+    known = facts(model)
+    on_cpu = not any(device.get("kind") != "cpu" for device in devices)
+    length = suggest_length(dataset, known.context_length, on_cpu)
+    epochs = suggest_epochs(dataset.usable)
+    large = (known.parameters or 0) >= LARGE_MODEL
+    batch = 1 if on_cpu or large else 4
+    return RunSpec(
+        model=model.id,
+        data=Data(dataset=dataset.id, max_length=length, eval_fraction=0.0 if dataset.usable < 10 else 0.1),
+        optimizer=Optimizer(learning_rate=1e-4 if large else 2e-4),
+        training=Training(
+            num_train_epochs=epochs,
+            per_device_train_batch_size=batch,
+            gradient_accumulation_steps=1 if on_cpu else max(1, SEQUENCES_PER_STEP // batch),
+            gradient_checkpointing=large,
+        ),
+        saving=Saving(sample_prompts=0 if dataset.usable < 10 else 3),
+    )
+
+
+def suggest_length(dataset: Dataset, context_length: int | None, on_cpu: bool) -> int:
+    """The smallest usual length that holds four times the mean row, within what the model and the device allow."""
+    characters = (dataset.report or {}).get("characters") or dataset.bytes
+    mean_tokens = characters / CHARACTERS_PER_TOKEN / max(1, dataset.usable or dataset.rows)
+    most = min(context_length or LENGTHS[-1], 1024 if on_cpu else LENGTHS[-1])
+    fitting = next((length for length in LENGTHS if length >= 4 * mean_tokens), LENGTHS[-1])
+    return max(16, min(fitting, most))
+
+
+def suggest_epochs(rows: int) -> float:
+    """Small sets are seen more often."""
+    if rows < 100:
+        return 5.0
+    return 3.0 if rows < 5_000 else 1.0

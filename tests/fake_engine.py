@@ -1,0 +1,110 @@
+"""A stand-in for `python -m engine` that speaks events.jsonl; the first word of the run's name says how it behaves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+
+def say(run: Path, kind: str, **fields: object) -> None:
+    with (run / "events.jsonl").open("ab") as file:
+        file.write(json.dumps({"kind": kind, "time": time.time(), **fields}).encode() + b"\n")
+
+
+def finish(run: Path, status: str, exit_code: int = 0, **fields: object) -> None:
+    say(run, "finished", status=status, **fields)
+    os._exit(exit_code)
+
+
+def step(run: Path, number: int) -> None:
+    numbers = {"epoch": number / 10, "loss": 3.0 - number / 100, "learning_rate": 1e-4, "grad_norm": 1.0}
+    say(run, "step", step=number, tokens=10, trained_tokens=5, seconds=0.01, tokens_per_second=1000.0, **numbers)
+    (run / "checkpoints" / f"step-{number}").mkdir(parents=True, exist_ok=True)
+
+
+def start(run: Path, total: int) -> int:
+    """The step to go on from."""
+    done = max([int(path.name[5:]) for path in (run / "checkpoints").glob("step-*")], default=0)
+    rows = {"train_rows": 9, "eval_rows": 1, "trained_tokens": 5, "total_tokens": 10}
+    size = {"trainable_parameters": 1, "total_parameters": 2}
+    say(run, "started", total_steps=total, first_step=done, device="cpu", dtype="float32", **rows, **size)
+    return done
+
+
+def misbehave(run: Path, how: str) -> None:
+    """End, or hang, in the way that the name asks for."""
+    if how == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+        child = subprocess.Popen([sys.executable, "-S", "-c", deaf])
+        (run / "child").write_text(str(child.pid))
+        time.sleep(600)
+    if how == "crash":
+        sys.stderr.write("Traceback ...\nRuntimeError: the sky fell\n")
+        sys.exit(3)
+    if how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "half":
+        with (run / "events.jsonl").open("ab") as file:
+            file.write(b'this is no event\n{"kind": "st')
+        sys.exit(1)
+    if how == "refuse":
+        finish(run, "failed", 1, code="no_rows", message="0 of 9 rows can be used.", advice=["Mend the rows."])
+    if how == "full":
+        finish(run, "paused", 0, code="disk_full", message="The disk is full.")
+
+
+def train(run: Path) -> None:
+    spec = json.loads((run / "spec.json").read_text())
+    how, _, argument = spec["name"].partition(" ")
+    (run / "started").write_text(str(os.getpid()))
+    say(run, "phase", phase="loading_model", detail="fake")
+    misbehave(run, how)
+    if how == "loud":
+        sys.stdout.write("x" * 99 + "\n" * 1 + ("y" * 99 + "\n") * 10_500)
+    if how == "environment":
+        (run / "environment.json").write_text(json.dumps(dict(os.environ)))
+    total = int(argument) if argument.isdigit() else 1_000_000 if how == "long" else 5
+    for number in range(start(run, total) + 1, total + 1):
+        step(run, number)
+        if (run / "stop").exists():
+            why = "cancelled" if (run / "stop").read_text() == "cancel" else "paused"
+            finish(run, why, step=number)
+        if how == "long":
+            time.sleep(0.02)
+    say(run, "eval", step=total, loss=2.5, tokens=7)
+    (run / "adapter").mkdir(exist_ok=True)
+    (run / "adapter" / "adapter_config.json").write_text("{}")
+    finish(run, "succeeded", step=total)
+
+
+def describe(folder: Path) -> None:
+    if (folder / "broken").exists():
+        sys.exit("ValueError: broken on purpose")
+    config = json.loads((folder / "config.json").read_text())
+    print(json.dumps({"architecture": config["architectures"][0], "trainable": True, "why_not": ""}))  # noqa: T201
+
+
+def convert(folder: Path) -> None:
+    for done in range(5):
+        print(json.dumps({"done": done, "total": 4}), flush=True)  # noqa: T201
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    (folder / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}))
+
+
+def lifeline() -> None:
+    while os.read(0, 1):  # not sys.stdin: its lock would abort an orderly exit
+        pass
+    os._exit(9)
+
+
+if __name__ == "__main__":
+    if os.environ.get("ATELIER_LIFELINE") == "1":
+        threading.Thread(target=lifeline, daemon=True).start()
+    {"train": train, "describe": describe, "convert-starter": convert}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,0 +1,121 @@
+"""A thread beside the tasks: says that the worker lives, puts right what dead workers left, wakes what is due."""
+
+import logging
+import time
+from datetime import timedelta
+from threading import Thread
+
+from sqlalchemy import delete, or_, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from studio.db.tables import Dataset, DeviceLease, Model, Run, Worker, now
+from studio.queue import RUNS, PrepareKind, send_prepare, send_run
+from worker.bench import Bench
+from worker.claims import inputs_ready, sweep
+from worker.devices import find_devices
+
+log = logging.getLogger(__name__)
+
+RESEND_SECONDS = 10.0
+FORGET_WORKERS = timedelta(days=1)
+TASKS_OF_MODELS: dict[str, PrepareKind] = {
+    "checking": "check_model",
+    "fetching": "fetch_model",
+    "converting": "convert_starter",
+}
+TASKS_OF_DATASETS: dict[str, PrepareKind] = {"checking": "check_dataset", "fetching": "fetch_dataset"}
+
+
+class Keeper(Thread):
+    """Beats until the bench is left; every error of the database is logged once and waited out."""
+
+    def __init__(self, bench: Bench, queue: str, *, resend_seconds: float = RESEND_SECONDS, slots: int = 1) -> None:
+        super().__init__(name="keeper", daemon=True)
+        self.bench = bench
+        self.queue = queue
+        self.resend_seconds = resend_seconds
+        self.slots = slots
+        self.every = min(bench.studio.settings.lease_seconds / 6, resend_seconds / 4, 2.0)
+        self.sent: dict[str, float] = {}
+        self.last_good = time.monotonic()
+        self.complained = False
+
+    def run(self) -> None:
+        """Until the worker leaves."""
+        while not self.bench.leaving.is_set():
+            self.beat_safely()
+            self.bench.leaving.wait(self.every)
+
+    def beat_safely(self) -> None:
+        """One beat. After a time without the database nothing is swept at first: the others were cut off as well."""
+        cut_off = time.monotonic() - self.last_good > self.bench.studio.settings.lease_seconds / 2
+        try:
+            self.beat(sweeping=not cut_off)
+            self.last_good, self.complained = time.monotonic(), False
+        except SQLAlchemyError as error:
+            if not self.complained:
+                log.warning(
+                    "the database is out of reach: %s", str(getattr(error, "orig", None) or error).splitlines()[0]
+                )
+            self.complained = True
+
+    def beat(self, *, sweeping: bool = True) -> None:
+        """Say that this worker lives, sweep, and wake what is due."""
+        studio = self.bench.studio
+        with studio.session() as session:
+            told = [device.told() for device in find_devices()]
+            session.merge(Worker(id=self.bench.id, host=self.bench.host, queue=self.queue, seen_at=now(), devices=told))
+            session.execute(delete(Worker).where(Worker.seen_at < now() - FORGET_WORKERS))
+        if self.queue == RUNS:
+            if sweeping:
+                with studio.session() as session:
+                    sweep(session)
+            with studio.session() as session:
+                self._wake_runs(session)
+        else:
+            self._wake_preparations()
+
+    def _wake_runs(self, session: Session) -> None:
+        """Send the first due runs again, as many as devices are free here; while all are busy nothing is sent."""
+        taken = session.scalars(select(DeviceLease.device).where(DeviceLease.expires_at >= now())).all()
+        free = [device for device in self.bench.devices if f"{self.bench.host}/{device.name}" not in taken]
+        if not free:
+            return
+        late = now() - timedelta(seconds=self.resend_seconds)
+        due = select(Run).where(Run.status == "queued", or_(Run.sent_at.is_(None), Run.sent_at < late), inputs_ready())
+        for run in session.scalars(due.order_by(Run.queued_at, Run.id).limit(len(free))).all():
+            send_run(self.bench.studio.celery, session, run)
+
+    def _wake_preparations(self) -> None:
+        """Send again what waits to be prepared and that nobody here is at, while there is a free hand."""
+        busy = self.bench.busy()
+        if len(busy) >= self.slots:
+            return
+        with self.bench.studio.session() as session:
+            waiting = [
+                (f"dataset {key}", TASKS_OF_DATASETS[status], key)
+                for key, status in session.execute(
+                    select(Dataset.id, Dataset.status).where(Dataset.status.in_(TASKS_OF_DATASETS))
+                )
+            ] + [
+                (f"model {key}", TASKS_OF_MODELS[status], key)
+                for key, status in session.execute(
+                    select(Model.id, Model.status).where(Model.status.in_(TASKS_OF_MODELS))
+                )
+            ]
+        self.sent = {key: at for key, at in self.sent.items() if key in {name for name, _kind, _id in waiting}}
+        for name, kind, key in waiting:
+            # The first sight is not late yet: whoever made the row has sent it just now.
+            first_seen = self.sent.setdefault(name, time.monotonic())
+            if name not in busy and time.monotonic() - first_seen >= self.resend_seconds:
+                self.sent[name] = time.monotonic()
+                send_prepare(self.bench.studio.celery, kind, "" if kind == "convert_starter" else key)
+
+    def farewell(self) -> None:
+        """Take this worker off the list."""
+        try:
+            with self.bench.studio.session() as session:
+                session.execute(delete(Worker).where(Worker.id == self.bench.id))
+        except SQLAlchemyError:
+            log.warning("the database is out of reach; this worker stays on the list for a while")
