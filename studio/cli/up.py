@@ -139,9 +139,11 @@ def supervise(children: list[Child], url: str, *, open_browser: bool) -> int:
 
 
 def listen(handler: Any) -> dict[int, Any]:
-    """Set the handler for the signals that mean "stop" and give back the old ones; an ignored one (nohup) stays so."""
-    wanted = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-    return {number: signal.signal(number, handler) for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
+    """Set the handler for signals that mean "stop" and give back the old ones; an ignored hang-up (nohup) stays so."""
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        wanted.append(signal.SIGHUP)
+    return {number: signal.signal(number, handler) for number in wanted}
 
 
 def watch(children: list[Child], url: str, stop: threading.Event, *, open_browser: bool) -> int:
