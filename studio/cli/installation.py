@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from studio.context import Studio, make_studio
 from studio.db.migrate import upgrade
+from studio.errors import Invalid
 from studio.settings import Settings
 
 DataDir = Annotated[
@@ -19,8 +21,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the API tel
 
 
 def read_settings(data_dir: Path | None = None) -> Settings:
-    """Settings of the environment, with the folder given on the command line."""
-    return Settings() if data_dir is None else Settings(data_dir=data_dir.expanduser().absolute())
+    """Settings of the environment, with the folder given on the command line; Invalid names the variables at fault."""
+    try:
+        return Settings() if data_dir is None else Settings(data_dir=data_dir.expanduser().absolute())
+    except ValidationError as error:
+        faults = [f"ATELIER_{fault['loc'][0]!s}".upper() + f": {fault['msg']}" for fault in error.errors()]
+        raise Invalid(f"The environment cannot be used. {'; '.join(faults)}.") from error
 
 
 @contextmanager
