@@ -12,7 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-PhaseName = Literal["starting", "loading_data", "loading_model", "training", "evaluating", "sampling", "saving", "checking_adapter"]
+PhaseName = Literal[
+    "starting", "loading_data", "loading_model", "training", "evaluating", "sampling", "saving", "checking_adapter"
+]
 
 
 def finite_or_gap(value: float | None) -> float | None:

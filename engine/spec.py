@@ -20,10 +20,13 @@ class Data(Section):
     """Which rows are learned from, and how they are cut."""
 
     dataset: str = Field(
-        title="Dataset", description="Id of a dataset in this studio, or a JSONL, JSON, CSV or Parquet file for the CLI."
+        title="Dataset",
+        description="Id of a dataset in this studio, or a JSONL, JSON, CSV or Parquet file for the CLI.",
     )
     sha256: str = Field(
-        default="", title="Content hash", description="SHA-256 of the file when the run was made; checked before training."
+        default="",
+        title="Content hash",
+        description="SHA-256 of the file when the run was made; checked before training.",
     )
     eval_fraction: float = Field(
         default=0.1,
@@ -70,22 +73,34 @@ Method = SFT  # becomes Annotated[SFT | DPO | ..., Field(discriminator="type")] 
 class LoRA(Section):
     """The adapter: PEFT's LoraConfig, field for field."""
 
-    r: int = Field(default=16, ge=1, le=1024, title="Rank", description="Width of the adapter: more learns more, and is larger.")
-    lora_alpha: int = Field(default=32, ge=1, le=4096, title="Alpha", description="Scale of the adapter; its effect is alpha / rank.")
-    lora_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, title="Dropout", description="Share of adapter inputs dropped while training.")
+    r: int = Field(
+        default=16, ge=1, le=1024, title="Rank", description="Width of the adapter: more learns more, and is larger."
+    )
+    lora_alpha: int = Field(
+        default=32, ge=1, le=4096, title="Alpha", description="Scale of the adapter; its effect is alpha / rank."
+    )
+    lora_dropout: float = Field(
+        default=0.0, ge=0.0, lt=1.0, title="Dropout", description="Share of adapter inputs dropped while training."
+    )
     target_modules: ADAPTER_TARGETS | list[str] = Field(
         default="all-linear",
         title="Target modules",
         description="Names of the linear layers that get an adapter, or all-linear.",
     )
-    use_rslora: bool = Field(default=False, title="Rank-stabilised", description="Scale by alpha / sqrt(rank), steadier at high ranks.")
-    use_dora: bool = Field(default=False, title="DoRA", description="Learn magnitude and direction apart: slower, sometimes better.")
+    use_rslora: bool = Field(
+        default=False, title="Rank-stabilised", description="Scale by alpha / sqrt(rank), steadier at high ranks."
+    )
+    use_dora: bool = Field(
+        default=False, title="DoRA", description="Learn magnitude and direction apart: slower, sometimes better."
+    )
 
 
 class Optimizer(Section):
     """AdamW and its learning-rate schedule."""
 
-    learning_rate: float = Field(default=2e-4, gt=0.0, le=1.0, title="Learning rate", description="Peak learning rate, after the warm-up.")
+    learning_rate: float = Field(
+        default=2e-4, gt=0.0, le=1.0, title="Learning rate", description="Peak learning rate, after the warm-up."
+    )
     lr_scheduler_type: Literal["linear", "cosine", "constant"] = Field(
         default="linear", title="Schedule", description="How the learning rate falls from its peak."
     )
@@ -95,23 +110,39 @@ class Optimizer(Section):
         title="Warm-up",
         description="Steps until the peak; below 1 it is a share of all steps.",
     )
-    weight_decay: float = Field(default=0.0, ge=0.0, le=1.0, title="Weight decay", description="AdamW weight decay on the adapter.")
-    max_grad_norm: float = Field(default=1.0, ge=0.0, title="Gradient clipping", description="Largest gradient norm; 0 turns clipping off.")
-    adam_beta1: float = Field(default=0.9, ge=0.0, lt=1.0, title="Adam beta 1", description="Decay of the first moment.")
-    adam_beta2: float = Field(default=0.999, ge=0.0, lt=1.0, title="Adam beta 2", description="Decay of the second moment.")
+    weight_decay: float = Field(
+        default=0.0, ge=0.0, le=1.0, title="Weight decay", description="AdamW weight decay on the adapter."
+    )
+    max_grad_norm: float = Field(
+        default=1.0, ge=0.0, title="Gradient clipping", description="Largest gradient norm; 0 turns clipping off."
+    )
+    adam_beta1: float = Field(
+        default=0.9, ge=0.0, lt=1.0, title="Adam beta 1", description="Decay of the first moment."
+    )
+    adam_beta2: float = Field(
+        default=0.999, ge=0.0, lt=1.0, title="Adam beta 2", description="Decay of the second moment."
+    )
     adam_epsilon: float = Field(default=1e-8, gt=0.0, title="Adam epsilon", description="Keeps the update finite.")
 
 
 class Training(Section):
     """How long, how large, how exact."""
 
-    num_train_epochs: float = Field(default=3.0, gt=0.0, le=1000.0, title="Epochs", description="Passes over the training rows.")
-    max_steps: int = Field(default=-1, ge=-1, title="Maximum steps", description="Stop after this many steps; -1 follows the epochs.")
+    num_train_epochs: float = Field(
+        default=3.0, gt=0.0, le=1000.0, title="Epochs", description="Passes over the training rows."
+    )
+    max_steps: int = Field(
+        default=-1, ge=-1, title="Maximum steps", description="Stop after this many steps; -1 follows the epochs."
+    )
     per_device_train_batch_size: int = Field(
         default=1, ge=1, le=4096, title="Batch size", description="Sequences per device and forward pass."
     )
     gradient_accumulation_steps: int = Field(
-        default=1, ge=1, le=4096, title="Gradient accumulation", description="Forward passes per optimizer step, weighted by trained tokens."
+        default=1,
+        ge=1,
+        le=4096,
+        title="Gradient accumulation",
+        description="Forward passes per optimizer step, weighted by trained tokens.",
     )
     gradient_checkpointing: bool = Field(
         default=False, title="Recompute activations", description="Needs less memory, about a quarter slower."
@@ -119,8 +150,12 @@ class Training(Section):
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         default="auto", title="Precision", description="auto takes bfloat16 where the device computes it fast."
     )
-    device: Literal["auto", "cpu"] = Field(default="auto", title="Device", description="auto takes an accelerator when there is one.")
-    seed: int = Field(default=42, ge=0, le=2**32 - 1, title="Seed", description="Fixes row order, adapter start and dropout.")
+    device: Literal["auto", "cpu"] = Field(
+        default="auto", title="Device", description="auto takes an accelerator when there is one."
+    )
+    seed: int = Field(
+        default=42, ge=0, le=2**32 - 1, title="Seed", description="Fixes row order, adapter start and dropout."
+    )
 
     @model_validator(mode="after")
     def steps_are_possible(self) -> Self:
@@ -134,14 +169,26 @@ class Saving(Section):
     """When the run measures itself and saves."""
 
     eval_steps: float = Field(
-        default=0.1, gt=0.0, title="Evaluate every", description="Steps between evaluations; below 1 it is a share of all steps."
+        default=0.1,
+        gt=0.0,
+        title="Evaluate every",
+        description="Steps between evaluations; below 1 it is a share of all steps.",
     )
     save_steps: float = Field(
-        default=0.2, gt=0.0, title="Save every", description="Steps between checkpoints; below 1 it is a share of all steps."
+        default=0.2,
+        gt=0.0,
+        title="Save every",
+        description="Steps between checkpoints; below 1 it is a share of all steps.",
     )
-    save_total_limit: int = Field(default=2, ge=1, le=100, title="Checkpoints kept", description="Older checkpoints are removed.")
+    save_total_limit: int = Field(
+        default=2, ge=1, le=100, title="Checkpoints kept", description="Older checkpoints are removed."
+    )
     sample_prompts: int = Field(
-        default=3, ge=0, le=16, title="Sample answers", description="Held-out prompts answered before and after training, to see the change."
+        default=3,
+        ge=0,
+        le=16,
+        title="Sample answers",
+        description="Held-out prompts answered before and after training, to see the change.",
     )
 
 
@@ -149,8 +196,12 @@ class RunSpec(Section):
     """One run, whole: what is trained, on what, and how. Stored as JSON; `version` lets stored rows be upgraded."""
 
     version: Literal[1] = 1
-    name: str = Field(default="", max_length=300, title="Name", description="A label; it may repeat. Empty: made from data and model.")
-    model: str = Field(title="Model", description="Id of a model in this studio, a model folder, or a Hub id for the CLI.")
+    name: str = Field(
+        default="", max_length=300, title="Name", description="A label; it may repeat. Empty: made from data and model."
+    )
+    model: str = Field(
+        title="Model", description="Id of a model in this studio, a model folder, or a Hub id for the CLI."
+    )
     data: Data
     method: Annotated[Method, Field(title="Method", description="What is learned from the rows.")] = Method()
     lora: LoRA = LoRA()

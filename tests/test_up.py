@@ -29,7 +29,7 @@ NUMBERS = itertools.count()
 STAND_IN = """
 import os, signal, subprocess, sys, time
 from pathlib import Path
-from studio import lifeline
+from engine import lifeline
 
 name, *habits = sys.argv[1:]
 folder = Path(__file__).parent

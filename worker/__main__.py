@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from studio import lifeline
+from engine import lifeline
 from studio.errors import StudioError
 from studio.queue import PREPARE, RUNS
 from studio.settings import Settings

@@ -14,7 +14,7 @@ from typing import IO
 import psutil
 import typer
 
-from studio.lifeline import VARIABLE
+from engine.lifeline import VARIABLE
 
 LOG_BYTES, LOG_FILES = 5_000_000, 3
 LINE_LIMIT = 16_384  # characters; a longer line is shown in parts

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from engine.events import Eval, Event, Finished, Phase, Sample, Saved, Started, Step, Warned, read
+from engine.lifeline import VARIABLE as LIFELINE
 from engine.rundir import RunDir
 from studio.cli.console import err, out, plain
-from studio.lifeline import VARIABLE as LIFELINE
 
 ENGINE = (sys.executable, "-P", "-m", "engine")
 LOOK_SECONDS = 0.2

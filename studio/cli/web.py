@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 import uvicorn
 
-from studio import lifeline, starter
+from engine import lifeline
+from studio import starter
 from studio.app import build_app
 from studio.auth import check_exposure
 from studio.cli.console import say

@@ -2,7 +2,7 @@
 
 The starter sets ATELIER_LIFELINE=1 and keeps the writing end of the child's standard input. It never writes; the system
 closes the pipe with the starter, and the child reads the end of the file. No process id is compared, so nothing is
-missed and no stranger is hit. Called once, at the start of `python -m studio web` and `python -m worker`.
+missed and no stranger is hit. Called once, at the start of `python -m studio web`, `python -m worker` and the engine.
 """
 
 import os
@@ -24,7 +24,7 @@ def hold(grace_seconds: float) -> None:
 
 
 def _watch(grace_seconds: float) -> None:
-    while os.read(STDIN, 1024):
+    while os.read(STDIN, 1024):  # not sys.stdin: its lock, held by this thread, would abort an ordinary exit
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(grace_seconds)

@@ -1,0 +1,58 @@
+"""`python -m engine <verb>`, the command line. Arguments are parsed before torch is imported, so help is instant."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from engine import lifeline
+
+# OpenMP threads that wait for one another spin for milliseconds by default. Where other processes want the cores too
+# (a web server, a browser), that made small matrix products ten times slower; this many turns are a microsecond or so.
+SPIN_COUNT = "1000"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The verbs and their arguments."""
+    top = argparse.ArgumentParser(prog="python -m engine", description="Train and check adapters, without any server.")
+    verbs = top.add_subparsers(dest="verb", required=True)
+    train = verbs.add_parser("train", help="train the run in a folder with a spec.json; resumes by itself")
+    train.add_argument("run_dir", type=Path)
+    verify = verbs.add_parser(
+        "verify", help="load an adapter with stock PEFT and compare its logits with the trainer's"
+    )
+    verify.add_argument("adapter_dir", type=Path)
+    verify.add_argument("--base", required=True, help="model folder or Hub id")
+    verify.add_argument("--probe", required=True, type=Path, help="safetensors file of ids and logits")
+    verify.add_argument("--device", default="cpu")
+    convert = verbs.add_parser("convert-starter", help="make the starter model's folder out of its installed package")
+    convert.add_argument("out_dir", type=Path)
+    describe = verbs.add_parser("describe", help="facts about a model folder as JSON, without loading its weights")
+    describe.add_argument("model_dir", type=Path)
+    return top
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one verb and return the exit status."""
+    asked = parser().parse_args(arguments)
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    lifeline.hold(grace_seconds=0)  # whoever takes the run over must find no engine in its folder
+    if asked.verb == "train":
+        from engine.train import train
+
+        return train(asked.run_dir)
+    if asked.verb == "verify":
+        from engine import verify
+
+        return verify.main(asked.adapter_dir, asked.base, asked.probe, asked.device)
+    if asked.verb == "convert-starter":
+        from engine import starter
+
+        return starter.main(asked.out_dir)
+    from engine import describe
+
+    return describe.main(asked.model_dir)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

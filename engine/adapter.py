@@ -1,0 +1,111 @@
+"""The result: PEFT's adapter format with tokenizer, chat template, model card and spec, proven to load elsewhere."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from engine.build import Built
+from engine.card import History, last_component, model_card, portable
+from engine.data import Counts
+from engine.failure import Failure
+from engine.spec import RunSpec
+
+SPEC = "atelier.json"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+PROBE_TOKENS = 48
+VERIFY_SECONDS = 1800
+
+
+def base_name(model: str) -> str:
+    """What an adapter calls its base: the Hub id (named in a model folder's `atelier.json`), or the folder's name."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return model
+    note = folder / SPEC
+    if note.is_file():
+        hub_id = json.loads(note.read_text(encoding="utf-8")).get("hub_id")
+        if isinstance(hub_id, str) and _HUB_ID.fullmatch(hub_id):
+            return hub_id
+    cached = next((part for part in folder.resolve().parts if part.startswith("models--")), "")
+    if cached.count("--") == 2:  # the Hub cache's own naming: models--org--name/snapshots/revision
+        return cached.removeprefix("models--").replace("--", "/")
+    return last_component(str(folder.resolve()))
+
+
+def save_adapter(built: Built, tokenizer: Any, spec: RunSpec, counts: Counts, history: History, folder: Path) -> None:
+    """Write the adapter folder, whole or not at all. Nothing in it tells where on this machine anything lies."""
+    base = base_name(spec.model)
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        built.adapter.peft_config["default"].base_model_name_or_path = base
+        built.adapter.save_pretrained(str(partial), save_embedding_layers=False)
+        _save_tokenizer(tokenizer, partial)
+        shown = portable(spec, base)
+        (partial / "README.md").write_text(model_card(shown, base, counts, history), encoding="utf-8")
+        (partial / SPEC).write_text(shown.model_dump_json(indent=2), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+    """The tokenizer's files as trained with, without the paths that transformers notes in them."""
+    tokenizer.save_pretrained(str(folder))
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for key in ("name_or_path", "local_files_only", "is_local"):
+        config.pop(key, None)
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+@torch.no_grad()
+def write_probe(built: Built, ids: list[int], path: Path) -> None:
+    """Logits of the tuned and of the base model on up to 48 tokens, for the clean process to compare with."""
+    model = built.model
+    trained_with = model.config._attn_implementation
+    model.eval()
+    model.set_attn_implementation(built.native_attention)
+    ids_1T = torch.tensor([ids[:PROBE_TOKENS]], device=built.device)
+    try:
+        logits = model(input_ids=ids_1T, use_cache=False).logits[0].float().cpu()
+    finally:
+        model.set_attn_implementation(trained_with)
+    save_file({"ids": ids_1T[0].cpu(), "logits": logits.contiguous()}, str(path), metadata={"dtype": str(built.dtype)})
+
+
+def verify_adapter(folder: Path, spec: RunSpec, probe: Path, device: torch.device) -> dict[str, Any]:
+    """Load the adapter with stock PEFT in a clean process and compare logits. Raises Failure unless they agree."""
+    command = [sys.executable, "-m", "engine", "verify", str(folder), "--base", spec.model, "--probe", str(probe)]
+    environment = {name: value for name, value in os.environ.items() if name != "ATELIER_LIFELINE"}
+    root = str(Path(__file__).resolve().parent.parent)
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
+    result = subprocess.run(
+        [*command, "--device", device.type],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=VERIFY_SECONDS,
+        check=False,
+    )
+    lines = result.stdout.strip().splitlines()
+    verdict: dict[str, Any] = json.loads(lines[-1]) if lines and lines[-1].startswith("{") else {}
+    if result.returncode or not verdict.get("agrees"):
+        sys.stderr.write(result.stderr)
+        raise Failure(
+            "adapter_not_proven",
+            f"The saved adapter did not pass its check with stock PEFT: {verdict.get('message') or 'it ended early'}.",
+            ["The last checkpoint is kept: resume the run to try again.", "Look at the end of the log."],
+        )
+    return verdict

@@ -1,0 +1,158 @@
+"""From a spec to a model ready to train: device, precision, tokenizer, base model, adapter, attention, head."""
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging as transformers_logging
+
+from engine import attention, isolation, lora
+from engine.devices import choose_device, choose_dtype
+from engine.failure import Failure
+from engine.head import Shape, attach
+from engine.spec import LoRA, RunSpec
+
+CHECK_MODEL = "Check the model on the Models page, or choose another one."
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model with its adapter, and how to run it.
+
+    `trunk` gives hidden states, `head` log-probabilities from them. `alone` is why documents run one at a time ("" when
+    they run packed). `native_attention` is what generation uses.
+    """
+
+    model: Any  # a PreTrainedModel; transformers' own annotations contradict its use
+    adapter: PeftModel
+    trunk: nn.Module
+    head: nn.Linear
+    device: torch.device
+    dtype: torch.dtype
+    alone: str
+    native_attention: str
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Trained parameters by name, in a fixed order."""
+        return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+
+def load_tokenizer(spec: RunSpec) -> Any:
+    """The base model's tokenizer. Raises Failure when there is none."""
+    quieten()
+    try:
+        return AutoTokenizer.from_pretrained(spec.model)
+    except (OSError, ValueError, KeyError) as error:
+        raise Failure(
+            "tokenizer_unreadable", f"The tokenizer of {_shown(spec)} could not be loaded: {error}", [CHECK_MODEL]
+        ) from error
+
+
+def stop_ids(spec: RunSpec, tokenizer: Any) -> list[int]:
+    """Every token id that ends an answer: the generation config's and the tokenizer's own. Raises Failure if none."""
+    try:
+        ids = GenerationConfig.from_pretrained(spec.model).eos_token_id
+    except OSError:  # the file is optional; the model's config may name them
+        ids = AutoConfig.from_pretrained(spec.model).get_text_config().eos_token_id
+    found = dict.fromkeys([ids] if isinstance(ids, int) else ids or [])
+    if tokenizer.eos_token_id is not None:
+        found[tokenizer.eos_token_id] = None
+    if not found:
+        raise Failure("no_stop_token", f"{_shown(spec)} names no token that ends an answer.", [CHECK_MODEL])
+    return list(found)
+
+
+def build(spec: RunSpec) -> Built:
+    """Load the base model, freeze it, put the adapter in. Raises Failure for models that cannot be trained."""
+    quieten()
+    attention.register()
+    device = choose_device(spec.training)
+    dtype = choose_dtype(spec.training, device)
+    model = _load(spec, device, dtype)
+    trunk, head = model.get_decoder(), model.get_output_embeddings()
+    if not isinstance(head, nn.Linear) or trunk is model:
+        raise Failure("no_head", f"{type(model).__name__} has no language-model head to train with.", [CHECK_MODEL])
+    native = model.config._attn_implementation
+    shape = Shape.of(model.config.get_text_config())
+    isolation.check_head(model, trunk, head, shape)
+    alone = isolation.why_not_packed(model, trunk)
+    if not alone:
+        model.set_attn_implementation(attention.NAME)
+    adapter = add_adapter(model, spec.lora, spec.training.seed)
+    attach(head, shape)
+    if spec.training.gradient_checkpointing:
+        if not model.supports_gradient_checkpointing:
+            raise Failure(
+                "no_recompute",
+                f"{type(model).__name__} cannot recompute activations.",
+                ["Turn off Recompute activations."],
+            )
+        model.activation_checkpointing_enable({"use_reentrant": False})
+    return Built(model, adapter, trunk, head, device, dtype, alone, native)
+
+
+def add_adapter(model: Any, settings: LoRA, seed: int) -> PeftModel:
+    """Inject a LoRA adapter (float32 master weights) into a frozen model and start it from the seed."""
+    targets = settings.target_modules
+    heads = {"lm_head", "embed_tokens"}
+    if not isinstance(targets, str) and (asked := [name for name in targets if name.split(".")[-1] in heads]):
+        raise Failure(
+            "target_not_supported",
+            f"An adapter on {', '.join(asked)} is not supported.",
+            ["Leave the embedding and the head out of Target modules, or use all-linear."],
+        )
+    config = LoraConfig(
+        task_type="CAUSAL_LM",
+        r=settings.r,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        use_rslora=settings.use_rslora,
+        use_dora=settings.use_dora,
+        bias="none",
+    )
+    try:
+        adapter = cast(PeftModel, get_peft_model(model, config))
+    except ValueError as error:
+        raise Failure(
+            "targets_not_found",
+            f"The adapter does not fit {type(model).__name__}: {error}",
+            [
+                "Name other layers as Target modules."
+                if targets == "all-linear"
+                else "Use all-linear as Target modules."
+            ],
+        ) from error
+    lora.seed_adapter(model, seed)
+    lora.speed_up(model)
+    return adapter
+
+
+def _load(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> Any:
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype)
+    except OSError as error:
+        raise Failure("model_unreadable", f"{_shown(spec)} could not be loaded: {error}", [CHECK_MODEL]) from error
+    except (ValueError, KeyError, ImportError) as error:
+        raise Failure("model_unknown", f"{_shown(spec)} cannot be trained: {error}", [CHECK_MODEL]) from error
+    model.to(device)
+    model.requires_grad_(False)
+    model.eval()
+    return model
+
+
+def _shown(spec: RunSpec) -> str:
+    """The model's name for messages."""
+    return f"the model {Path(spec.model).name}" if Path(spec.model).is_dir() else f"the model {spec.model}"
+
+
+def quieten() -> None:
+    """No progress bars and no chatter: a run's words are its events."""
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    warnings.filterwarnings("ignore", message="`is_gradient_checkpointing` is deprecated", category=FutureWarning)

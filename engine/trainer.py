@@ -1,0 +1,141 @@
+"""The six verbs: forward_backward, optim_step, logprobs, sample, save, load; and base_model. Methods need no more."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from engine import attention, lora, state
+from engine.batches import MicroBatch
+from engine.build import Built
+from engine.generate import greedy
+from engine.spec import Optimizer
+
+Loss = Callable[[Tensor, MicroBatch], Tensor]
+"""(log-probabilities (N,) of the batch's trained tokens, the batch) -> this batch's share of the step's loss."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """What one optimizer step did; `skipped` when its gradients were not finite and nothing was changed."""
+
+    step: int
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    tokens: int
+    trained_tokens: int
+    skipped: bool
+
+
+class Trainer:
+    """One adapter in training. `step` counts the optimizer steps done, skipped ones included."""
+
+    def __init__(self, built: Built, settings: Optimizer, stop_ids: Sequence[int]) -> None:
+        self.built = built
+        self.step = 0
+        self._stop_ids = list(stop_ids)
+        self._max_norm = settings.max_grad_norm
+        self._parameters = built.parameters()
+        self._optimizer = torch.optim.AdamW(
+            self._parameters.values(),
+            lr=settings.learning_rate,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_epsilon,
+            weight_decay=settings.weight_decay,
+            fused=built.device.type in {"cpu", "cuda", "xpu", "mps"},
+        )
+        self._reset()
+
+    def forward_backward(self, batch: MicroBatch, loss: Loss) -> None:
+        """Add a micro-batch's loss and gradients to the step in progress."""
+        self.built.model.train()
+        value = loss(self._token_logprobs(batch), batch)
+        value.backward()
+        self._losses.append(value.detach())
+        self._tokens += batch.tokens
+        self._trained_tokens += batch.trained_tokens
+
+    def optim_step(self, learning_rate: float) -> Stepped:
+        """Clip, update, start the next step. Gradients that are not finite are dropped and the update skipped."""
+        gradients = [value.grad for value in self._parameters.values() if value.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        grad_norm = float(norm)
+        skipped = not math.isfinite(grad_norm)
+        if not skipped:
+            if self._max_norm and grad_norm > self._max_norm:
+                torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._max_norm, norm)
+            for group in self._optimizer.param_groups:
+                group["lr"] = learning_rate
+            self._optimizer.step()
+        self.step += 1
+        done = Stepped(
+            step=self.step,
+            loss=float(sum(float(loss) for loss in self._losses)),
+            learning_rate=learning_rate,
+            grad_norm=grad_norm,
+            tokens=self._tokens,
+            trained_tokens=self._trained_tokens,
+            skipped=skipped,
+        )
+        self._reset()
+        return done
+
+    @torch.no_grad()
+    def logprobs(self, batch: MicroBatch) -> Tensor:
+        """Float32 log-probabilities (N,) of the batch's trained tokens, in order, without gradients or dropout."""
+        self.built.model.eval()
+        return self._token_logprobs(batch)
+
+    def sample(self, prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[list[int]]:
+        """Greedy answers (token ids without the stop token) to prompts given as token ids."""
+        return greedy(self.built, prompts, self._stop_ids, max_new_tokens)
+
+    def save(self, folder: Path) -> None:
+        """Write everything that resuming needs into an existing folder."""
+        state.save(folder, self.step, self._parameters, self._optimizer, self.built.device)
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote, bit for bit. Raises Failure when it is of another adapter."""
+        self.step = state.load(folder, self._parameters, self._optimizer, self.built.device)
+        self._reset()
+
+    def base_model(self) -> AbstractContextManager[None]:
+        """The same weights with the adapter off, inside the block."""
+        return lora.switched_off(self.built.model)
+
+    def _reset(self) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        self._losses: list[Tensor] = []
+        self._tokens = 0
+        self._trained_tokens = 0
+
+    def _token_logprobs(self, batch: MicroBatch) -> Tensor:
+        """Log-probabilities (N,) of the trained tokens: hidden states of their predecessors through the tiled head."""
+        device = self.built.device
+        hidden_TD = self._hidden(batch)
+        targets = torch.from_numpy(batch.trained_T.nonzero()[0]).to(device)
+        ids_T = torch.from_numpy(batch.ids_T).to(device)
+        logprobs_N = self.built.head(hidden_TD.index_select(0, targets - 1), targets_N=ids_T.index_select(0, targets))
+        return cast(Tensor, logprobs_N)
+
+    def _hidden(self, batch: MicroBatch) -> Tensor:
+        """Last hidden states (T, D); documents run packed, or one at a time where the model needs it."""
+        device = self.built.device
+        ids_1T = torch.from_numpy(batch.ids_T).to(device)[None]
+        positions_1T = torch.from_numpy(batch.position_ids_T).to(device)[None]
+        trunk = self.built.trunk
+        if not self.built.alone:
+            documents = attention.Documents(tuple(batch.lengths))
+            packed = trunk(input_ids=ids_1T, position_ids=positions_1T, documents=documents, use_cache=False)
+            return cast(Tensor, packed.last_hidden_state[0])
+        parts = [
+            trunk(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state[0]
+            for ids, positions in zip(ids_1T.split(batch.lengths, 1), positions_1T.split(batch.lengths, 1), strict=True)
+        ]
+        return torch.cat(parts)

@@ -1,0 +1,252 @@
+// Line charts drawn as SVG. A new value redraws the lines only: zoom, hidden series and the reading line stay.
+(() => {
+  const NS = "http://www.w3.org/2000/svg";
+  const HEIGHT = 210, TOP = 10, BOTTOM = 26, LEFT = 52, RIGHT = 10;
+
+  const svg = (name, attributes, parent) => {
+    const node = document.createElementNS(NS, name);
+    for (const key in attributes) node.setAttribute(key, attributes[key]);
+    if (parent) parent.appendChild(node);
+    return node;
+  };
+  const html = (name, cls, parent, words) => {
+    const node = document.createElement(name);
+    if (cls) node.className = cls;
+    if (words !== undefined) node.textContent = words;
+    if (parent) parent.appendChild(node);
+    return node;
+  };
+
+  const ticks = (low, high, wanted) => {
+    const raw = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(raw));
+    const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw);
+    const found = [];
+    for (let at = Math.ceil(low / step - 1e-9) * step; at <= high + step * 1e-6; at += step) found.push(Math.abs(at) < step * 1e-6 ? 0 : at);
+    return found;
+  };
+  const figure = (number, unit) => {
+    if (number === null || number === undefined) return "–";
+    const size = Math.abs(number);
+    let words;
+    if (size !== 0 && size < 0.001) words = number.toExponential(2).replace(/\.?0+e/, "e");
+    else if (size >= 1000) words = number.toLocaleString("en", { maximumFractionDigits: 0 });
+    else words = String(Number(number.toPrecision(4)));
+    return unit ? `${words} ${unit}` : words;
+  };
+  const nearest = (xs, x) => {
+    let low = 0, high = xs.length - 1;
+    while (high - low > 1) { const middle = (low + high) >> 1; if (xs[middle] < x) low = middle; else high = middle; }
+    return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
+  };
+
+  class Chart {
+    constructor(root, value) {
+      this.root = root;
+      this.hidden = new Set();
+      this.zoom = null;
+      this.cursor = null;
+      root.replaceChildren();
+      const head = html("div", "chart-head", root);
+      this.title = html("figcaption", "chart-title", head);
+      this.legend = html("div", "chart-legend", head);
+      this.reset = html("button", "chart-reset", head);
+      this.reset.type = "button";
+      this.reset.onclick = () => { this.zoom = null; this.draw(); };
+      this.stage = html("div", "chart-stage", root);
+      this.svg = svg("svg", { role: "img", tabindex: "0" }, this.stage);
+      this.tip = html("div", "chart-tip", this.stage);
+      this.summary = html("p", "chart-summary", root);
+      this.listen();
+      new ResizeObserver(() => this.draw()).observe(this.stage);
+      this.update(value);
+    }
+
+    listen() {
+      let from = null;
+      const at = (event) => event.clientX - this.svg.getBoundingClientRect().left;
+      this.svg.addEventListener("pointerdown", (event) => { if (event.pointerType === "mouse") from = at(event); });
+      this.svg.addEventListener("pointermove", (event) => {
+        this.cursor = this.value_at(at(event));
+        if (from !== null) this.brush(from, at(event));
+        this.read();
+      });
+      this.svg.addEventListener("pointerup", (event) => {
+        if (from !== null && Math.abs(at(event) - from) > 8) {
+          this.zoom = [from, at(event)].map((x) => this.value_at(x)).sort((a, b) => a - b);
+          from = null;
+          this.draw();
+        }
+        from = null;
+        this.band?.setAttribute("width", 0);
+      });
+      this.svg.addEventListener("pointerleave", () => { from = null; this.cursor = null; this.read(); });
+      this.svg.addEventListener("dblclick", () => { this.zoom = null; this.draw(); });
+      this.svg.addEventListener("blur", () => { this.cursor = null; this.read(); });
+      this.svg.addEventListener("keydown", (event) => this.key(event));
+    }
+
+    key(event) {
+      const [low, high] = this.range ?? [0, 1];
+      const stride = (high - low) / 40;
+      if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
+        const move = event.key === "ArrowRight" ? stride : -stride;
+        this.cursor = Math.min(high, Math.max(low, (this.cursor ?? (move > 0 ? low - stride : high + stride)) + move));
+      } else if (event.key === "Escape") { this.cursor = null; this.zoom = null; this.draw(); } else return;
+      event.preventDefault();
+      this.read();
+    }
+
+    update(value) {
+      this.value = value || { series: [] };
+      this.title.textContent = this.value.title || "";
+      this.summary.textContent = this.value.summary || "";
+      this.reset.textContent = this.value.reset || "";
+      this.svg.setAttribute("aria-label", `${this.value.title || ""}. ${this.value.summary || ""}`);
+      const names = JSON.stringify(this.value.series.map((s) => [s.name, s.colour]));
+      if (names !== this.names) { this.names = names; this.name(); }
+      this.draw();
+    }
+
+    name() {
+      this.legend.replaceChildren();
+      if (this.value.series.length < 2) return;
+      for (const series of this.value.series) {
+        const button = html("button", "chart-key", this.legend);
+        button.type = "button";
+        const line = html("span", series.dash ? "swatch dashed" : "swatch", button);
+        line.style.setProperty("--own", series.colour);
+        html("span", "", button, series.name);
+        const show = () => button.setAttribute("aria-pressed", String(!this.hidden.has(series.name)));
+        button.onclick = () => {
+          if (!this.hidden.delete(series.name)) this.hidden.add(series.name);
+          show();
+          this.draw();
+        };
+        show();
+      }
+    }
+
+    shown() { return this.value.series.filter((s) => !this.hidden.has(s.name) && s.x.length); }
+
+    extent(series) {
+      let low = Infinity, high = -Infinity, bottom = Infinity, top = -Infinity;
+      for (const s of series) { low = Math.min(low, s.x[0]); high = Math.max(high, s.x[s.x.length - 1]); }
+      if (this.zoom) [low, high] = this.zoom;
+      for (const s of series) s.y.forEach((y, i) => {
+        if (y === null || s.x[i] < low || s.x[i] > high) return;
+        bottom = Math.min(bottom, y); top = Math.max(top, y);
+      });
+      for (const mark of this.value.marks || []) { top = Math.max(top, mark.y); bottom = Math.min(bottom, mark.y); }
+      if (bottom > top) { bottom = 0; top = 1; }
+      if (this.value.zero) bottom = Math.min(bottom, 0);
+      const margin = (top - bottom || Math.abs(top) || 1) * 0.08;
+      return { low, high: high > low ? high : low + 1, bottom: this.value.zero ? bottom : bottom - margin, top: top + margin };
+    }
+
+    value_at(pixel) {
+      const [low, high] = this.range ?? [0, 1];
+      const share = (pixel - LEFT) / (this.width - LEFT - RIGHT);
+      return low + Math.min(1, Math.max(0, share)) * (high - low);
+    }
+
+    draw() {
+      const width = this.stage.clientWidth;
+      if (!width) return;
+      this.width = width;
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+      this.svg.setAttribute("height", HEIGHT);
+      this.svg.replaceChildren();
+      this.reset.hidden = !this.zoom;
+      const series = this.shown();
+      if (!series.length) {
+        this.range = null;
+        this.tip.hidden = true;
+        const words = svg("text", { x: width / 2, y: HEIGHT / 2, class: "chart-empty", "text-anchor": "middle" }, this.svg);
+        words.textContent = this.value.empty || "";
+        return;
+      }
+      const e = this.extent(series);
+      this.range = [e.low, e.high];
+      this.x = (v) => LEFT + ((v - e.low) / (e.high - e.low)) * (width - LEFT - RIGHT);
+      this.y = (v) => TOP + (1 - (v - e.bottom) / (e.top - e.bottom)) * (HEIGHT - TOP - BOTTOM);
+      this.axes(e, width);
+      this.plot(series, width);
+      this.read();
+    }
+
+    axes(e, width) {
+      for (const at of ticks(e.bottom, e.top, 4)) {
+        svg("line", { x1: LEFT, x2: width - RIGHT, y1: this.y(at), y2: this.y(at), class: "chart-grid" }, this.svg);
+        svg("text", { x: LEFT - 8, y: this.y(at) + 4, "text-anchor": "end", class: "chart-tick" }, this.svg).textContent = figure(at);
+      }
+      const room = Math.max(2, Math.floor(width / 85));
+      for (const at of ticks(e.low, e.high, room)) {
+        if (this.value.whole && at % 1) continue;
+        const edge = this.x(at) > width - RIGHT - 16 ? "end" : "middle";
+        svg("text", { x: Math.min(this.x(at), width - RIGHT), y: HEIGHT - 8, "text-anchor": edge, class: "chart-tick" }, this.svg).textContent = figure(at);
+      }
+    }
+
+    plot(series, width) {
+      const id = `clip-${Math.random().toString(36).slice(2)}`;
+      const clip = svg("clipPath", { id }, svg("defs", {}, this.svg));
+      svg("rect", { x: LEFT - 3, y: 0, width: width - LEFT - RIGHT + 6, height: HEIGHT - BOTTOM + 3 }, clip);
+      const group = svg("g", { "clip-path": `url(#${id})` }, this.svg);
+      for (const mark of this.value.marks || []) {
+        svg("line", { x1: LEFT, x2: width - RIGHT, y1: this.y(mark.y), y2: this.y(mark.y), class: "chart-mark" }, group);
+        svg("text", { x: width - RIGHT - 4, y: this.y(mark.y) - 5, "text-anchor": "end", class: "chart-tick" }, group).textContent = mark.label;
+      }
+      for (const s of series) {
+        let path = "", pen = false, points = 0;
+        s.y.forEach((y, i) => {
+          if (y === null) { pen = false; return; }
+          path += `${pen ? "L" : "M"}${this.x(s.x[i]).toFixed(1)} ${this.y(y).toFixed(1)}`;
+          pen = true; points += 1;
+        });
+        const line = svg("path", { d: path, class: s.faint ? "chart-line faint" : "chart-line", "stroke-dasharray": s.dash || "none" }, group);
+        line.style.stroke = s.colour;
+        if (s.dots || points === 1) s.y.forEach((y, i) => {
+          if (y !== null) svg("circle", { cx: this.x(s.x[i]), cy: this.y(y), r: 3, class: "chart-dot" }, group).style.fill = s.colour;
+        });
+      }
+      this.band = svg("rect", { y: TOP, height: HEIGHT - TOP - BOTTOM, width: 0, class: "chart-band" }, this.svg);
+      this.rule = svg("line", { y1: TOP, y2: HEIGHT - BOTTOM, class: "chart-rule", visibility: "hidden" }, this.svg);
+    }
+
+    brush(from, to) {
+      this.band?.setAttribute("x", Math.max(LEFT, Math.min(from, to)));
+      this.band?.setAttribute("width", Math.abs(to - from));
+    }
+
+    read() {
+      const series = this.shown();
+      if (this.cursor === null || !this.range || !series.length) {
+        this.tip.hidden = true;
+        this.rule?.setAttribute("visibility", "hidden");
+        return;
+      }
+      const near = series.map((s) => ({ s, i: nearest(s.x, this.cursor) }));
+      const best = near.reduce((a, b) => (Math.abs(a.s.x[a.i] - this.cursor) <= Math.abs(b.s.x[b.i] - this.cursor) ? a : b));
+      const at = best.s.x[best.i], pixel = this.x(at);
+      this.rule.setAttribute("x1", pixel);
+      this.rule.setAttribute("x2", pixel);
+      this.rule.setAttribute("visibility", "visible");
+      this.tip.replaceChildren();
+      html("div", "chart-tip-x", this.tip, `${this.value.x || ""} ${figure(at)}`.trim());
+      for (const { s, i } of near) {
+        const row = html("div", "chart-tip-row", this.tip);
+        html("span", "swatch", row).style.setProperty("--own", s.colour);
+        html("span", "", row, s.name);
+        html("b", "", row, figure(s.y[i], s.unit ?? this.value.unit));
+      }
+      this.tip.hidden = false;
+      const wide = this.tip.offsetWidth;
+      this.tip.style.left = `${pixel + 14 + wide > this.width ? Math.max(0, pixel - wide - 14) : pixel + 14}px`;
+    }
+  }
+
+  window.atelierChart = (element, props, watch) => {
+    const chart = new Chart(element.querySelector("figure"), props.value);
+    watch("value", () => chart.update(props.value));
+  };
+})();

@@ -1,0 +1,225 @@
+"""The settings form, derived from the RunSpec: a new field of the spec is a new field here, and nothing to write.
+
+Values travel by dotted name (`lora.r`), never by position.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+import gradio as gr
+from gradio.components import Component
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from engine.spec import RunSpec, settings
+from studio.ui import chrome, figures
+from studio.ui.html import el, many
+from studio.ui.texts import label, text
+
+ELSEWHERE = frozenset({"version", "name", "model", "data.dataset", "data.sha256", "method.type"})
+Kind = Literal["switch", "choice", "whole", "number", "names", "text"]
+Values = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One leaf of the spec, as the form needs it."""
+
+    name: str
+    title: str
+    help: str
+    kind: Kind
+    choices: tuple[str, ...] = ()
+
+    def shown(self, value: Any) -> Any:
+        """A value of the spec as its widget holds it."""
+        return ", ".join(value) if self.kind == "names" and isinstance(value, list) else value
+
+    def read(self, raw: Any) -> Any:
+        """What the widget holds as a value of the spec; the spec itself judges it."""
+        if self.kind == "names":
+            words = str(raw or "").strip()
+            return words if words in self.choices else [word.strip() for word in words.split(",") if word.strip()]
+        if self.kind == "whole" and isinstance(raw, float) and raw.is_integer():
+            return int(raw)
+        return raw
+
+
+@dataclass(frozen=True)
+class Group:
+    """The settings of one section of the spec."""
+
+    name: str
+    title: str
+    help: str
+    settings: tuple[Setting, ...]
+
+
+def groups(spec: type[BaseModel] = RunSpec) -> list[Group]:
+    """Every section of the spec with the settings that the form asks for, in reading order."""
+    found = []
+    for name, info in spec.model_fields.items():
+        section = _section(info.annotation)
+        if section is None:
+            continue
+        leaves = [_setting(f"{name}.{leaf}", inner) for leaf, inner in section.model_fields.items()]
+        asked = tuple(leaf for leaf in leaves if leaf.name not in ELSEWHERE)
+        if asked:
+            found.append(Group(name, info.title or section.__name__, (section.__doc__ or "").split("\n")[0], asked))
+    return found
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _setting(name: str, info: FieldInfo) -> Setting:
+    kind, choices = _kind(info.annotation)
+    help_ = " ".join(
+        part for part in (info.description or "", _bounds(info), text("form.names") if kind == "names" else "") if part
+    )
+    return Setting(name, info.title or name.rpartition(".")[2], help_, kind, choices)
+
+
+def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _kind(get_args(annotation)[0])
+    if origin is Literal:
+        return "choice", tuple(str(choice) for choice in get_args(annotation))
+    if origin in (Union, UnionType):
+        words = [choice for part in get_args(annotation) if get_origin(part) is Literal for choice in get_args(part)]
+        return "names", tuple(str(word) for word in words)
+    simple: dict[Any, Kind] = {bool: "switch", int: "whole", float: "number"}
+    return simple.get(annotation, "text"), ()
+
+
+def _bounds(info: FieldInfo) -> str:
+    """The limits in words, as far as they say something."""
+    low: Any = None
+    high: Any = None
+    strict = False
+    for rule in info.metadata:
+        if isinstance(rule, annotated_types.Ge):
+            low = rule.ge
+        elif isinstance(rule, annotated_types.Gt):
+            low, strict = rule.gt, True
+        elif isinstance(rule, annotated_types.Le):
+            high = rule.le
+        elif isinstance(rule, annotated_types.Lt):
+            high = rule.lt
+    if low is not None and high is not None:
+        return text("form.range", low=figures.value(low), high=figures.value(high))
+    if strict:
+        return text("form.above", low=figures.value(low))
+    return "" if low is None or low == -1 else text("form.at_least", low=figures.value(low))
+
+
+def values_of(spec: RunSpec) -> Values:
+    """The spec as the widgets hold it, by name; the run's name is among them."""
+    leaves = settings(spec)
+    return {one.name: one.shown(leaves[one.name]) for group in groups() for one in group.settings} | {"name": spec.name}
+
+
+def read(
+    values: Mapping[str, Any], *, model: str, dataset: str, base: RunSpec | None = None
+) -> tuple[RunSpec | None, dict[str, str]]:
+    """The spec that the widgets describe, or what is wrong, by setting. `base` gives what the form does not ask for."""
+    known = {one.name: one for group in groups() for one in group.settings}
+    tree: dict[str, Any] = {"model": model, "name": str(values.get("name") or ""), "data": {"dataset": dataset}}
+    if base is not None:
+        tree["method"] = {"type": base.method.type}
+    missing: dict[str, str] = {}
+    for name, one in known.items():
+        if name not in values:
+            continue
+        section, _, leaf = name.partition(".")
+        value = one.read(values[name])
+        if value is None:
+            missing[name] = text("form.whole" if one.kind == "whole" else "form.number")
+            continue
+        tree.setdefault(section, {})[leaf] = value
+    try:
+        spec = RunSpec.model_validate(tree)
+    except ValidationError as error:
+        return None, _faults(error, known) | missing
+    return (None, missing) if missing else (spec, {})
+
+
+def _faults(error: ValidationError, known: Mapping[str, Setting]) -> dict[str, str]:
+    """Each fault beside the setting that it is about."""
+    faults: dict[str, str] = {}
+    for fault in error.errors():
+        message = fault["msg"].removeprefix("Value error, ").replace("Input should", "Must", 1)
+        faults.setdefault(place(fault["loc"], message, known), message[:1].upper() + message[1:] + ".")
+    return faults
+
+
+def place(where: tuple[int | str, ...], message: str, known: Mapping[str, Setting]) -> str:
+    """The setting that a fault is shown beside; a rule of a whole section names its setting in the message."""
+    path = [str(part) for part in where]
+    for name in known:
+        section, _, leaf = name.partition(".")
+        if path and path[0] == section and leaf in path[1:]:
+            return name
+    of_section = [name for name in known if path and name.startswith(f"{path[0]}.")]
+    return next((name for name in of_section if name.partition(".")[2] in message), (of_section or ["name"])[0])
+
+
+@dataclass
+class Form:
+    """The widgets on a page, by the name of their setting."""
+
+    fields: dict[str, Component] = field(default_factory=dict)
+    errors: dict[str, gr.HTML] = field(default_factory=dict)
+
+    def values(self, given: Mapping[Any, Any]) -> Values:
+        """What the widgets hold, out of an event's inputs (by component)."""
+        return {name: given[component] for name, component in self.fields.items() if component in given}
+
+    def show(self, values: Mapping[str, Any]) -> dict[Any, Any]:
+        """Updates that put values into the widgets."""
+        return {component: gr.update(value=values[name]) for name, component in self.fields.items() if name in values}
+
+    def blame(self, faults: Mapping[str, str]) -> dict[Any, Any]:
+        """Updates that show each fault beside its field and clear the others."""
+        return {
+            component: gr.update(
+                value=el("p", faults[name], cls="field-error", role="alert") if name in faults else "",
+                visible=name in faults,
+            )
+            for name, component in self.errors.items()
+        }
+
+
+def draw(form: Form) -> None:
+    """Put the groups on the page, inside whatever container is open."""
+    for group in groups():
+        chrome.sheet(many(el("h2", group.title), el("p", group.help, cls="quiet small")), classes=("group-title",))
+        with gr.Column(elem_classes=["fields"]):
+            for one in group.settings:
+                with gr.Column(elem_classes=["field"]):
+                    form.fields[one.name] = _widget(one)
+                    form.errors[one.name] = chrome.sheet(visible=False)
+
+
+def _widget(one: Setting) -> Component:
+    common: dict[str, Any] = {"label": one.title, "info": one.help, "elem_id": f"set-{one.name.replace('.', '-')}"}
+    if one.kind == "switch":
+        return gr.Checkbox(**common)
+    if one.kind == "choice":
+        return gr.Dropdown(choices=[(choice.replace("_", " "), choice) for choice in one.choices], **common)
+    if one.kind in ("whole", "number"):
+        return gr.Number(precision=0 if one.kind == "whole" else None, **common)
+    return gr.Textbox(max_lines=1, **common)
+
+
+def name_field(form: Form) -> None:
+    """The run's name, which the page shows by itself."""
+    form.fields["name"] = gr.Textbox(
+        label=label("train.name"), placeholder=label("train.name_hint"), max_lines=1, elem_id="set-name"
+    )
+    form.errors["name"] = chrome.sheet(visible=False)

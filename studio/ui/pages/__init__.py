@@ -1,0 +1,1 @@
+"""One module a page: its components and the events between them."""

@@ -1,0 +1,139 @@
+"""Datasets: drop a file, fetch one from the Hub, look into one (?id=)."""
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from sqlalchemy.orm import Session
+
+from studio import datasets, queue
+from studio.context import Studio
+from studio.errors import NotFound, StudioError
+from studio.ui import chrome
+from studio.ui.chrome import QUIET, handler
+from studio.ui.html import el
+from studio.ui.pages.train_cards import FILES
+from studio.ui.status import BUSY
+from studio.ui.texts import label, text
+from studio.ui.views import datasets as views
+
+POLL_SECONDS = 1.5
+
+
+class Datasets:
+    """The page: the list, or one dataset."""
+
+    def __init__(self, demo: gr.Blocks, studio: Studio) -> None:
+        self.studio = studio
+        chrome.top(demo, studio, "datasets")
+        with gr.Column(visible=False) as self.adding:
+            chrome.sheet(chrome.heading(text("datasets.title"), text("datasets.lead")))
+            with gr.Row(equal_height=True):
+                with gr.Column(elem_classes=["card"], min_width=320):
+                    self.file = gr.File(
+                        label=label("train.drop"),
+                        show_label=False,
+                        file_types=FILES,
+                        height=88,
+                        elem_classes=["drop"],
+                        elem_id="drop",
+                    )
+                with gr.Column(elem_classes=["card"], min_width=320):
+                    chrome.sheet(el("h2", text("datasets.hub")))
+                    with gr.Row(elem_classes=["joined"]):
+                        hub_id = gr.Textbox(
+                            label=label("datasets.hub_id"),
+                            placeholder=label("datasets.hub_hint"),
+                            max_lines=1,
+                            scale=3,
+                            min_width=150,
+                        )
+                        subset = gr.Textbox(
+                            label=label("datasets.subset"),
+                            placeholder=label("datasets.subset_hint"),
+                            max_lines=1,
+                            scale=2,
+                            min_width=90,
+                        )
+                        split = gr.Textbox(
+                            label=label("datasets.split"), value="train", max_lines=1, scale=1, min_width=80
+                        )
+                    fetch = gr.Button(label("datasets.fetch"), size="md")
+            self.said = chrome.sheet(visible=False)
+        self.pane = chrome.pane(el("p", text("loading"), cls="empty plain"))
+        self.timer = gr.Timer(POLL_SECONDS, active=False)
+        self.go = gr.Textbox(visible=False)
+        outputs = [self.adding, self.pane, self.timer]
+        demo.load(handler(self.load), self.pane, outputs, **QUIET)
+        self.timer.tick(handler(self.load), self.pane, outputs, **QUIET)
+        self.file.upload(handler(self.drop), [self.file, self.pane], [self.file, self.said, *outputs], **QUIET)
+        fetch.click(handler(self.fetch), [hub_id, subset, split, self.pane], [hub_id, self.said, *outputs], **QUIET)
+        self.pane.act(handler(self.act), self.pane, [self.go, *outputs], **QUIET)
+        self.go.change(None, self.go, None, js="(url) => { if (url) window.location.href = url; }", **QUIET)
+
+    def load(self, shown: str, request: gr.Request) -> Any:
+        """What the address names: the list, or one dataset."""
+        with self.studio.session() as session:
+            return self._show(session, shown, request)
+
+    def _show(self, session: Session, shown: str, request: gr.Request) -> tuple[Any, ...]:
+        wanted = request.query_params.get("id", "")
+        if wanted:
+            try:
+                found = [datasets.get(session, wanted)]
+                made = str(views.detail(found[0]))
+            except NotFound as error:
+                found, made = [], unknown(error)
+        else:
+            found = datasets.list_datasets(session)
+            made = str(views.cards(found))
+        busy = any(one.status in BUSY for one in found)
+        return gr.update(visible=not wanted), gr.skip() if made == shown else made, gr.Timer(active=busy)
+
+    def drop(self, path: str, shown: str, request: gr.Request) -> Any:
+        """Store the file; a worker checks it."""
+        file = Path(path)
+        try:
+            with self.studio.session() as session:
+                stored = datasets.add(session, self.studio.storage, self.studio.settings, path=file, filename=file.name)
+                dataset_id, name = stored.id, stored.name
+        except StudioError as error:
+            return self._refused(error, shown, request)
+        finally:
+            file.unlink(missing_ok=True)
+        queue.send_prepare(self.studio.celery, "check_dataset", dataset_id)
+        said = gr.update(value=chrome.note("good", text("datasets.stored", name=name)), visible=True)
+        with self.studio.session() as session:
+            return gr.update(value=None), said, *self._show(session, shown, request)
+
+    def fetch(self, hub_id: str, subset: str, split: str, shown: str, request: gr.Request) -> Any:
+        """Ask a worker to download a dataset of the Hub."""
+        try:
+            with self.studio.session() as session:
+                dataset = datasets.add_from_hub(session, hub_id, subset, split or "train")
+                dataset_id, name = dataset.id, dataset.name
+        except StudioError as error:
+            return gr.skip(), *self._refused(error, shown, request)[1:]
+        queue.send_prepare(self.studio.celery, "fetch_dataset", dataset_id)
+        said = gr.update(value=chrome.note("busy", text("datasets.fetching", name=name)), visible=True)
+        with self.studio.session() as session:
+            return gr.update(value=""), said, *self._show(session, shown, request)
+
+    def _refused(self, error: StudioError, shown: str, request: gr.Request) -> tuple[Any, ...]:
+        said = gr.update(value=chrome.note("bad", text("train.drop_failed"), error.message, error.advice), visible=True)
+        with self.studio.session() as session:
+            return gr.update(value=None), said, *self._show(session, shown, request)
+
+    def act(self, shown: str, request: gr.Request, event: gr.EventData) -> Any:
+        """Delete a dataset."""
+        with self.studio.session() as session:
+            datasets.delete(session, self.studio.storage, event._data["id"])
+        with self.studio.session() as session:
+            gone = "/datasets" if request.query_params.get("id") else ""
+            return gone, *self._show(session, shown, request)
+
+
+def unknown(error: NotFound) -> str:
+    """What to do when the address names no dataset."""
+    back = el("a", text("datasets.all"), cls="action first", href="/datasets")
+    return str(el("div", chrome.empty(text("datasets.unknown"), error.message, back), style="padding-top:40px"))

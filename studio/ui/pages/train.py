@@ -1,0 +1,107 @@
+"""Train: what happens when a file is dropped, something is chosen, a setting is changed, Start is pressed."""
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from studio import datasets, models, queue, runs
+from studio.context import Studio
+from studio.errors import StudioError
+from studio.ui import chrome, form
+from studio.ui.chrome import QUIET, handler
+from studio.ui.pages.train_state import Given, State, Updates, found
+from studio.ui.texts import text
+from studio.ui.views import models as model_views
+
+
+class Train(State):
+    """The page. Each event reads the database anew: the tab holds nothing but what was typed."""
+
+    def __init__(self, demo: gr.Blocks, studio: Studio) -> None:
+        super().__init__(demo, studio)
+        fields, faults = set(self.form.fields.values()), list(self.form.errors.values())
+        given: Any = {self.dataset, self.model, self.suggested, self.shown} | fields
+        outputs: Any = self.components()
+        demo.load(handler(self.load), given, outputs, **QUIET)
+        self.file.upload(handler(self.drop), given | {self.file}, outputs, **QUIET)
+        self.dataset.input(handler(self.chose), given, outputs, **QUIET)
+        self.model.input(handler(self.chose), given, outputs, **QUIET)
+        self.timer.tick(handler(self.tick), given, outputs, **QUIET)
+        for component in fields:
+            component.input(handler(self.edited), given, outputs, trigger_mode="always_last", **QUIET)  # type: ignore[attr-defined]
+        self.reset.click(handler(self.back), given, outputs, **QUIET)
+        begun = self.start.click(handler(self.begin), given, [self.go, self.problem, *faults], **QUIET)
+        begun.success(None, self.go, None, js="(url) => { if (url) window.location.href = url; }", **QUIET)
+
+    def load(self, given: Given, request: gr.Request) -> Updates:
+        """What the address asks for: ?clone=, ?dataset=, ?model=."""
+        query = dict(request.query_params)
+        with self.studio.session() as session:
+            if query.get("clone"):
+                spec = runs.clone_spec(session, query["clone"])
+                lead = text("train.cloned", name=runs.get(session, query["clone"]).name)
+                updates = self.show(session, given, spec.data.dataset, spec.model, fresh=spec)
+                return updates | {self.head: chrome.heading(text("train.title"), lead)}
+            usable = [model.id for model in models.list_models(session) if model_views.usable(model)]
+            only = usable[0] if len(usable) == 1 else None
+            return self.show(session, given, query.get("dataset"), query.get("model") or only)
+
+    def drop(self, given: Given) -> Updates:
+        """Store the file at once; a worker checks it."""
+        path = Path(given[self.file])
+        try:
+            with self.studio.session() as session:
+                stored = datasets.add(
+                    session, self.studio.storage, self.studio.settings, path=path, filename=path.name
+                ).id
+        except StudioError as error:
+            said = chrome.note("bad", text("train.drop_failed"), error.message, error.advice)
+            return {self.found: said, self.file: gr.update(value=None)}
+        finally:
+            path.unlink(missing_ok=True)
+        queue.send_prepare(self.studio.celery, "check_dataset", stored)
+        with self.studio.session() as session:
+            return self.show(session, given, stored, given[self.model]) | {self.file: gr.update(value=None)}
+
+    def chose(self, given: Given) -> Updates:
+        """Another dataset or model."""
+        with self.studio.session() as session:
+            return self.show(session, given, given[self.dataset], given[self.model])
+
+    def tick(self, given: Given) -> Updates:
+        """While something is being prepared: show how far it is, if that changed."""
+        with self.studio.session() as session:
+            if self.mark(session, given[self.dataset], given[self.model]) == given[self.shown]:
+                return {self.timer: gr.skip()}
+            return self.show(session, given, given[self.dataset], given[self.model])
+
+    def edited(self, given: Given) -> Updates:
+        """A setting was changed: judge it, and say what the run will be."""
+        with self.studio.session() as session:
+            return self.judge(session, self.form.values(given), given[self.dataset], given[self.model])
+
+    def back(self, given: Given) -> Updates:
+        """To what is suggested for this data and model."""
+        with self.studio.session() as session:
+            chosen = found(session, given[self.dataset], given[self.model])
+            return self.show(
+                session, given, given[self.dataset], given[self.model], fresh=self.suggestion(session, chosen)
+            )
+
+    def begin(self, given: Given) -> Updates:
+        """Make the run and go to its page; the queue may be down, the run is safe."""
+        spec, faults = form.read(
+            self.form.values(given), model=given[self.model] or "", dataset=given[self.dataset] or ""
+        )
+        if spec is None:
+            return {self.go: "", **self.form.blame(faults)}
+        try:
+            with self.studio.session() as session:
+                run_id = runs.create(session, spec).id
+        except StudioError as error:
+            said = chrome.note("bad", text("train.failed"), error.message, error.advice)
+            return {self.go: "", self.problem: gr.update(value=said, visible=True)}
+        with self.studio.session() as session:
+            queue.send_run(self.studio.celery, session, runs.get(session, run_id))
+        return {self.go: f"/run?id={run_id}"}

@@ -1,0 +1,110 @@
+"""The Train page at one moment: everything that follows from the chosen dataset, model and settings."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gradio as gr
+from sqlalchemy.orm import Session
+
+from engine.spec import Data, RunSpec
+from studio import datasets, models
+from studio.context import Studio
+from studio.db.tables import Dataset, Model
+from studio.defaults import suggest
+from studio.ui import chrome, form
+from studio.ui.html import link
+from studio.ui.pages.train_cards import Cards
+from studio.ui.status import BUSY
+from studio.ui.texts import text
+from studio.ui.views import datasets as dataset_views
+from studio.ui.views import models as model_views
+from studio.ui.views import train as views
+
+Given = Mapping[Any, Any]
+Updates = dict[Any, Any]
+
+
+class State(Cards):
+    """The cards, and what they show."""
+
+    def __init__(self, demo: gr.Blocks, studio: Studio) -> None:
+        self.studio = studio
+        chrome.top(demo, studio, "train")
+        super().__init__()
+
+    def show(
+        self,
+        session: Session,
+        given: Given,
+        dataset_id: str | None,
+        model_id: str | None,
+        *,
+        fresh: RunSpec | None = None,
+    ) -> Updates:
+        """Everything that follows from the chosen dataset and model."""
+        chosen = found(session, dataset_id, model_id)
+        every = models.list_models(session)
+        listed = [model for model in every if model_views.usable(model)]
+        mine, before = self.form.values(given), given[self.suggested]
+        new = form.values_of(self.suggestion(session, chosen))
+        kept = {name: value for name, value in mine.items() if before and value != before.get(name)}
+        values = form.values_of(fresh) if fresh else new | kept
+        done = (
+            chosen.dataset is not None and chosen.dataset.status == "ready",
+            chosen.model is not None and chosen.model.status == "ready",
+        )
+        adding = None if listed else link(text("train.model_add"), "/models")
+        return {
+            self.head_data: views.step_head(1, text("train.data"), done=done[0]),
+            self.head_model: views.step_head(2, text("train.model"), done=done[1], aside=adding),
+            self.dataset: gr.update(
+                choices=[dataset_views.choice(one) for one in datasets.list_datasets(session)],
+                value=chosen.dataset and chosen.dataset.id,
+            ),
+            self.model: gr.update(choices=model_views.choices(listed), value=chosen.model and chosen.model.id),
+            self.found: dataset_views.line(chosen.dataset),
+            self.prepared: views.model_line(chosen.model) if listed else views.no_model(every),
+            self.learn: views.learn(chosen.dataset),
+            self.suggested: new,
+            self.shown: self.mark(session, dataset_id, model_id),
+            self.timer: gr.Timer(active=chosen.pending or any(model.status in BUSY for model in listed)),
+            self.problem: gr.update(visible=False),
+            **({} if values == mine else self.form.show(values)),
+            **self.judge(session, values, dataset_id, model_id),
+        }
+
+    def judge(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> Updates:
+        """The faults beside their fields, the settings in words, and the button."""
+        chosen = found(session, dataset_id, model_id)
+        spec, faults = form.read(values, model=model_id or "", dataset=dataset_id or "")
+        label, able = views.start(views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults)))
+        words = {} if spec is None else {self.words: views.method(spec, chrome.devices(session, self.studio))}
+        head = views.step_head(3, text("train.method"), done=able)
+        return {
+            self.start: gr.update(value=label, interactive=able),
+            self.head_method: head,
+            **words,
+            **self.form.blame(faults),
+        }
+
+    def suggestion(self, session: Session, chosen: views.Chosen) -> RunSpec:
+        """A good start for this data and model, or the plain defaults while one is missing."""
+        if chosen.ready and chosen.dataset is not None and chosen.model is not None:
+            return suggest(chosen.dataset, chosen.model, chrome.devices(session, self.studio))
+        return RunSpec(model="", data=Data(dataset=""))
+
+    def mark(self, session: Session, dataset_id: str | None, model_id: str | None) -> str:
+        """Changes whenever what is being prepared gets further."""
+        dataset = found(session, dataset_id, model_id).dataset
+        states = [f"{model.id} {model.status} {model.progress}" for model in models.list_models(session)]
+        return " ".join([dataset.status if dataset else "", *states])
+
+
+def found(session: Session, dataset_id: str | None, model_id: str | None) -> views.Chosen:
+    """The chosen dataset and model, as far as they exist and can be used."""
+    dataset = session.get(Dataset, dataset_id) if dataset_id else None
+    model = session.get(Model, model_id) if model_id else None
+    return views.Chosen(
+        None if dataset is None or dataset.status == "deleted" else dataset,
+        None if model is None or not model_views.usable(model) else model,
+    )

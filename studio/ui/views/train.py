@@ -1,0 +1,167 @@
+"""What the Train page says about a run before it exists: the first rows, the settings in words, the Start button."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.spec import RunSpec
+from studio.db.tables import Dataset, Model
+from studio.ui import figures
+from studio.ui.chrome import meter, note
+from studio.ui.html import Child, Html, el, many
+from studio.ui.status import BUSY
+from studio.ui.texts import text
+from studio.ui.views import models as model_views
+from studio.ui.views import rows
+
+CHARACTERS_A_TOKEN = 4.0  # English text; the number of steps is called "about" for it
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the page knows at one moment."""
+
+    dataset: Dataset | None
+    model: Model | None
+    spec: RunSpec | None = None
+    faulty: bool = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether something is still being checked or prepared."""
+        return any(one is not None and one.status in BUSY for one in (self.dataset, self.model))
+
+    @property
+    def ready(self) -> bool:
+        """Whether a run could be made, were its settings right."""
+        return all(one is not None and one.status == "ready" for one in (self.dataset, self.model))
+
+
+def step_head(number: int, title: str, *, done: bool = False, aside: Child = None) -> Html:
+    """The numbered head of a card."""
+    sign = el("span", "✓" if done else number, cls="number", aria_hidden="true")
+    return el(
+        "div",
+        sign,
+        el("h2", title),
+        el("span", aside, cls="aside") if aside else None,
+        cls=f"step-head{' done' if done else ''}",
+    )
+
+
+def learn(dataset: Dataset | None) -> Html:
+    """The right side: the first rows as the model will see them."""
+    if dataset is None:
+        body = el(
+            "div",
+            el("p", text("learn.empty")),
+            el("p", text("learn.empty_help"), cls="quiet small", style="margin-top:14px"),
+            el("pre", text("learn.example"), cls="log", style="margin-top:6px"),
+            el("p", text("learn.example_csv"), cls="quiet small", style="margin-top:8px"),
+        )
+        return el("div", el("h2", text("learn.title"), style="margin-bottom:6px"), body, cls="card")
+    preview = (dataset.report or {}).get("messages_preview") or []
+    if preview:
+        return el("div", rows.learned(preview, dataset.rows), cls="card")
+    waiting = text("learn.wait") if dataset.status in BUSY else text("train.unusable")
+    return el("div", el("h2", text("learn.title")), el("div", waiting, cls="empty plain"), cls="card")
+
+
+def model_line(model: Model | None) -> Html:
+    """How far the chosen model is prepared; nothing once it is ready."""
+    if model is None or model.status not in BUSY:
+        return many()
+    return el("div", meter(model.progress), el("p", model_views.progress(model), cls="quiet small"), role="status")
+
+
+def no_model(found: Sequence[Model]) -> Html:
+    """That there is nothing to train, and why not, where something was tried."""
+    why = [el("li", f"{model.name}: {model.error}") for model in found if model.error]
+    return note("warn", text("train.model_none"), el("ul", why) if why else None)
+
+
+def method(spec: RunSpec | None, devices: Sequence[dict[str, Any]]) -> Html:
+    """The settings in words, and where the run will go."""
+    device = device_words(devices)
+    if spec is None:
+        return el(
+            "div",
+            el("p", el("b", text("method.sft")), " · ", text("method.sft_words")),
+            el("p", device, cls="quiet small"),
+            cls="words",
+        )
+    tokens = figures.count(spec.data.max_length)
+    batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
+    more = text(
+        "train.more",
+        rate=figures.scientific(spec.optimizer.learning_rate),
+        batch=figures.count(batch),
+        tokens=tokens,
+        held=f"{100 * spec.data.eval_fraction:g} %",
+    )
+    settings = text(
+        "train.settings",
+        method=text(f"method.{spec.method.type}"),
+        adapter=text("train.adapter", r=spec.lora.r),
+        length=length(spec),
+    )
+    return el("div", el("p", el("b", settings)), el("p", more), el("p", device, cls="quiet small"), cls="words")
+
+
+def length(spec: RunSpec) -> str:
+    """3 epochs, or the steps where they are limited."""
+    if spec.training.max_steps > 0:
+        return text("train.steps", n=figures.count(spec.training.max_steps))
+    epochs = spec.training.num_train_epochs
+    return text("train.epoch") if epochs == 1 else text("train.epochs", n=f"{epochs:g}")
+
+
+def device_words(devices: Sequence[dict[str, Any]]) -> str:
+    """Where it will run, and what is free there."""
+    if not devices:
+        return text("train.device_none")
+    free = sum(device["total_bytes"] - device["used_bytes"] for device in devices)
+    name = devices[0]["name"] if len(devices) == 1 else text("bar.devices", n=len(devices))
+    return text("train.device", device=name, free=figures.size(free))
+
+
+def steps(spec: RunSpec, dataset: Dataset) -> int:
+    """Optimizer steps, estimated from the characters of the usable rows (packed) or from their number."""
+    if spec.training.max_steps > 0:
+        return spec.training.max_steps
+    share = 1.0 - spec.data.eval_fraction
+    sequences = share * dataset.usable
+    if spec.data.packing:
+        characters = (dataset.report or {}).get("characters") or 0
+        sequences = min(sequences, share * characters / CHARACTERS_A_TOKEN / spec.data.max_length)
+    batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
+    an_epoch = max(math.ceil(max(sequences, 1.0) / batch), 1)
+    return max(math.ceil(an_epoch * spec.training.num_train_epochs), 1)
+
+
+def start(chosen: Chosen) -> tuple[str, bool]:
+    """Label of the Start button, and whether it can be pressed. The label says what is missing."""
+    missing = _missing(chosen)
+    if missing:
+        return text(missing), False
+    if chosen.spec is None or chosen.dataset is None:
+        return text("train.start"), True
+    key = "train.start_steps" if chosen.spec.training.max_steps > 0 else "train.start_about"
+    return text(key, steps=figures.count(steps(chosen.spec, chosen.dataset))), True
+
+
+def _missing(chosen: Chosen) -> str:
+    """The key of what is missing, most basic first."""
+    dataset, model = chosen.dataset, chosen.model
+    if dataset is None or model is None:
+        return {(True, True): "train.need_both", (True, False): "train.need_data"}.get(
+            (dataset is None, model is None), "train.need_model"
+        )
+    if dataset.status in BUSY:
+        return "train.need_check"
+    if dataset.status != "ready":
+        return "train.need_usable"
+    if model.status in BUSY:
+        return "train.need_model_ready"
+    return "train.need_fix" if chosen.faulty else ""

@@ -1,0 +1,143 @@
+"""Every page in every state, wide and narrow, light and dark: complete without a network, without errors, in bounds."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from studio.ui.texts import text
+from tests.browser import seed
+from tests.browser.conftest import Watched
+
+pytestmark = pytest.mark.browser
+Watch = Callable[..., Watched]
+
+STATES = {
+    "train": ("/", text("train.title")),
+    "train-ready": (f"/?dataset={seed.CHATS}&model={seed.STARTER}", "298 chats"),
+    "train-checking": (f"/?dataset={seed.CHECKING}", "Checking every row"),
+    "train-useless": (f"/?dataset={seed.USELESS}", text("train.unusable")),
+    "train-clone": (f"/?clone={seed.DONE_TOO}", "Settings of support-json, rank 64"),
+    "run-running": (f"/run?id={seed.RUNNING}", "step 48 of 75"),
+    "run-preparing": (f"/run?id={seed.PREPARING}", text("phase.loading_model")),
+    "run-queued": (f"/run?id={seed.QUEUED}", text("run.waiting")),
+    "run-done": (f"/run?id={seed.DONE}", text("run.download")),
+    "run-failed": (f"/run?id={seed.FAILED}", "Turn on Recompute activations."),
+    "run-paused": (f"/run?id={seed.PAUSED}", text("run.paused")),
+    "run-cancelled": (f"/run?id={seed.CANCELLED}", text("status.cancelled")),
+    "run-hostile": (f"/run?id={seed.HOSTILE_RUN}", seed.HOSTILE),
+    "run-unknown": ("/run?id=run-none", text("run.unknown")),
+    "runs": ("/runs", "waiting for its turn"),
+    "compare": (f"/compare?runs={seed.DONE},{seed.DONE_TOO},run-none", text("compare.settings")),
+    "compare-empty": ("/compare", text("compare.empty")),
+    "datasets": ("/datasets", "export-2026.jsonl"),
+    "dataset": (f"/datasets?id={seed.CHATS}", text("datasets.problems")),
+    "dataset-hostile": (f"/datasets?id={seed.HOSTILE_ROWS}", seed.HOSTILE),
+    "dataset-unknown": ("/datasets?id=file-none", text("datasets.unknown")),
+    "models": ("/models", "The folder holds GGUF files."),
+}
+EMPTY = {
+    "runs": ("/runs", "runs.empty"),
+    "datasets": ("/datasets", "datasets.empty"),
+    "models": ("/models", "models.empty"),
+}
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def look(watched: Watched, path: str, words: str, picture: Path) -> None:
+    """Open a page, wait for its words, keep a picture, and check what every page promises."""
+    page = watched.open(path)
+    page.get_by_text(words, exact=False).first.wait_for()
+    page.wait_for_timeout(400)
+    page.screenshot(path=picture, full_page=True)
+    assert page.evaluate(OVERFLOW) <= 0
+    assert watched.foreign == []
+    assert watched.errors == []
+    assert watched.dialogs == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", ["wide", "phone"])
+def test_every_state_of_every_page(seeded: str, watch: Watch, screenshots: Path, size: str, scheme: str) -> None:
+    watched = watch(seeded, size, scheme)
+    for name, (path, words) in STATES.items():
+        look(watched, path, words, screenshots / f"{name}-{size}-{scheme}.png")
+
+
+def test_an_empty_studio_says_what_each_page_is_for(bare: str, watch: Watch, screenshots: Path) -> None:
+    watched = watch(bare)
+    for name in EMPTY:
+        look(watched, f"/{name}", text(f"{name}.empty"), screenshots / f"{name}-empty-wide-light.png")
+    page = watched.open("/")
+    page.get_by_text(text("train.model_none")).wait_for()
+    assert page.get_by_role("button", name=text("train.need_both")).is_disabled()
+
+
+def test_a_wrong_setting_is_marked_beside_its_field(seeded: str, watch: Watch) -> None:
+    page = watch(seeded).open(f"/?dataset={seed.CHATS}&model={seed.STARTER}")
+    page.get_by_role("button", name=re.compile("^Start · about")).wait_for()
+    page.get_by_role("button", name=text("train.advanced")).click()
+    rank = page.get_by_label("Rank", exact=True)
+    rank.fill("5000")
+    page.locator(".field", has=rank).get_by_role("alert").wait_for()
+    assert page.get_by_role("button", name=text("train.need_fix")).is_disabled()
+    rank.fill("8")
+    page.get_by_label("Maximum steps").fill("30")
+    page.get_by_role("button", name="Start · 30 steps").wait_for()
+    page.get_by_label("Qwen3 1.7B").check()
+    page.get_by_text("LoRA rank 8 · 30 steps").wait_for()
+
+
+def test_a_file_that_is_not_taken_says_why(seeded: str, watch: Watch) -> None:
+    page = watch(seeded).open("/")
+    empty = {"name": "empty.jsonl", "mimeType": "text/plain", "buffer": b""}
+    page.locator("#drop input[type=file]").set_input_files(empty)  # type: ignore[arg-type]
+    page.get_by_text(text("train.drop_failed")).wait_for()
+
+
+def test_a_chart_keeps_a_hidden_series_and_answers_the_keyboard(seeded: str, watch: Watch) -> None:
+    page = watch(seeded).open(f"/run?id={seed.RUNNING}")
+    chart = page.locator("figure.chart").first
+    chart.get_by_role("button", name="eval").click()
+    page.wait_for_timeout(2500)  # longer than the page's timer
+    assert chart.get_by_role("button", name="eval").get_attribute("aria-pressed") == "false"
+    assert chart.locator("path.chart-line").count() == 1
+    chart.locator("svg").focus()
+    page.keyboard.press("ArrowRight")
+    assert "train" in chart.locator(".chart-tip").inner_text()
+
+
+def test_runs_are_selected_and_compared(seeded: str, watch: Watch) -> None:
+    page = watch(seeded).open("/runs")
+    page.get_by_label("Filter").fill("support-json,")
+    page.locator("tbody tr").nth(2).wait_for(state="detached")
+    for box in page.locator("input[data-run]").all():
+        box.check()
+    page.get_by_text("2 selected").wait_for()
+    page.locator("[data-compare] a").click()
+    page.wait_for_url("**/compare?runs=run-*,run-*")
+    page.get_by_role("rowheader", name="Rank").wait_for()
+
+
+def test_the_hub_out_of_reach_says_so_at_once(seeded: str, watch: Watch) -> None:
+    page = watch(seeded).open("/models")
+    page.get_by_label(text("models.search_hint")).fill("smol")
+    page.get_by_role("button", name=text("models.search_button")).click()
+    page.get_by_text(re.compile("Hub cannot be reached|works? offline|downloads")).first.wait_for(timeout=6000)
+
+
+def test_a_run_is_started_by_keyboard_alone(seeded: str, watch: Watch) -> None:
+    page = watch(seeded).open(f"/?dataset={seed.CHATS}")
+    model = page.get_by_label("SmolLM2 135M Instruct")
+    model.wait_for()
+    model.focus()
+    page.keyboard.press("Space")
+    start = page.get_by_role("button", name=re.compile("^Start · about"))
+    start.wait_for()
+    start.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/run?id=run-*")
+    page.get_by_role("button", name=text("run.cancel")).focus()
+    page.keyboard.press("Enter")
+    page.locator(".badge.is-cancelled").wait_for()

@@ -1,0 +1,33 @@
+"""Memory as measured, and memory given back."""
+
+import torch
+
+from engine.memory import Heap, is_out_of_memory, measure
+
+
+def test_resident_memory_and_its_peak_are_real_bytes():
+    before = measure(torch.device("cpu"))
+    held = torch.ones(64 * 2**20, dtype=torch.uint8)
+    after = measure(torch.device("cpu"))
+    assert after.allocated >= before.allocated + 32 * 2**20
+    assert after.total > after.peak >= after.allocated
+    del held
+
+
+def test_the_heap_is_trimmed_after_growth_and_then_measured_anew():
+    heap = Heap()
+    assert [heap.tidy(value) for value in (100, 110, 119, 121, 90, 100, 109)] == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_only_errors_about_memory_are_out_of_memory():
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"))
+    assert not is_out_of_memory(RuntimeError("shapes do not match"))

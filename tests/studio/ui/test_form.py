@@ -1,0 +1,118 @@
+"""The settings form: derived from the spec, whole, and true in both directions."""
+
+import math
+from typing import Any, get_args
+
+import annotated_types
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.spec import Data, LoRA, Optimizer, RunSpec, Saving, Training, settings
+from studio.ui import form
+
+DEFAULT = RunSpec(model="m", data=Data(dataset="d"))
+FLOATS: dict[str, Any] = {"allow_nan": False, "allow_infinity": False}
+
+
+def within(info: Any, integer: bool) -> st.SearchStrategy[Any]:
+    """Numbers that the field's own bounds allow."""
+    low: Any = None
+    high: Any = None
+    open_low, open_high = False, False
+    for rule in info.metadata:
+        match rule:
+            case annotated_types.Ge():
+                low = rule.ge
+            case annotated_types.Gt():
+                low, open_low = rule.gt, True
+            case annotated_types.Le():
+                high = rule.le
+            case annotated_types.Lt():
+                high, open_high = rule.lt, True
+    if integer:
+        return st.integers(low, high if high is not None else 10**6)
+    return st.floats(low, high if high is not None else 1e6, exclude_min=open_low, exclude_max=open_high, **FLOATS)
+
+
+def legal(section: type[Any]) -> st.SearchStrategy[Any]:
+    """Legal values of a section, from its own field definitions."""
+    fields: dict[str, st.SearchStrategy[Any]] = {}
+    for name, info in section.model_fields.items():
+        if info.annotation is bool:
+            fields[name] = st.booleans()
+        elif info.annotation in (int, float):
+            fields[name] = within(info, info.annotation is int)
+        elif name == "target_modules":
+            words = st.lists(st.from_regex(r"[a-z_]{1,12}(\.[a-z0-9_]{1,8})?", fullmatch=True), max_size=4)
+            fields[name] = st.one_of(st.just("all-linear"), words.filter(lambda names: names != ["all-linear"]))
+        elif name not in ("dataset", "sha256"):
+            fields[name] = st.sampled_from(get_args(info.annotation))
+    if "max_steps" in fields:
+        fields["max_steps"] = fields["max_steps"].filter(lambda steps: steps != 0)
+    extra = {"dataset": st.just("d")} if section is Data else {}
+    return st.builds(section, **fields, **extra)
+
+
+SPECS = st.builds(
+    RunSpec,
+    model=st.just("m"),
+    name=st.text(max_size=40),
+    data=legal(Data),
+    lora=legal(LoRA),
+    optimizer=legal(Optimizer),
+    training=legal(Training),
+    saving=legal(Saving),
+)
+
+
+@given(SPECS)
+def test_what_the_form_shows_of_a_spec_reads_back_as_the_same_spec(spec: RunSpec) -> None:
+    read, faults = form.read(form.values_of(spec), model=spec.model, dataset=spec.data.dataset)
+    assert faults == {}
+    assert read == spec
+
+
+def test_every_setting_is_asked_for_once_with_a_title_and_help() -> None:
+    asked = [one for group in form.groups() for one in group.settings]
+    names = [one.name for one in asked]
+    assert len(names) == len(set(names))
+    assert {*names} | form.ELSEWHERE >= {*settings(DEFAULT)}
+    assert all(one.title and one.help for one in asked)
+
+
+def test_bounds_are_told_and_held() -> None:
+    rank = next(one for group in form.groups() for one in group.settings if one.name == "lora.r")
+    assert "1 to 1,024" in rank.help
+    for wrong in (0, 1025):
+        spec, faults = form.read(form.values_of(DEFAULT) | {"lora.r": wrong}, model="m", dataset="d")
+        assert spec is None
+        assert list(faults) == ["lora.r"]
+
+
+def test_each_fault_stands_beside_its_own_field() -> None:
+    values = form.values_of(DEFAULT) | {
+        "optimizer.learning_rate": None,
+        "training.seed": -1,
+        "lora.target_modules": "",
+        "training.dtype": "int4",
+        "name": "x" * 301,
+    }
+    spec, faults = form.read(values, model="m", dataset="d")
+    assert spec is None
+    assert set(faults) == {"optimizer.learning_rate", "training.seed", "training.dtype", "name"}
+
+
+def test_a_rule_over_a_section_is_shown_at_the_setting_it_names() -> None:
+    _, faults = form.read(form.values_of(DEFAULT) | {"training.max_steps": 0}, model="m", dataset="d")
+    assert list(faults) == ["training.max_steps"]
+    assert "at least 1" in faults["training.max_steps"]
+
+
+def test_a_whole_number_that_arrives_as_a_float_is_whole() -> None:
+    spec, _ = form.read(form.values_of(DEFAULT) | {"lora.r": 8.0}, model="m", dataset="d")
+    assert spec is not None
+    assert spec.lora.r == 8
+    _, faults = form.read(form.values_of(DEFAULT) | {"lora.r": 8.5}, model="m", dataset="d")
+    assert list(faults) == ["lora.r"]
+    _, faults = form.read(form.values_of(DEFAULT) | {"optimizer.weight_decay": math.nan}, model="m", dataset="d")
+    assert list(faults) == ["optimizer.weight_decay"]
