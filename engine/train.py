@@ -247,7 +247,7 @@ def _train(run: Run, last: _Last) -> None:
     """Every step of the method: say it, measure and save when due, stop when asked."""
     saving = run.spec.saving
     eval_every, save_every = share_of(saving.eval_steps, run.total), share_of(saving.save_steps, run.total)
-    run.say(Phase(phase="training", done=run.trainer.step, total=run.total))
+    run.say(Phase(phase="training"))
     _stop_if_asked(run.folder, run.signals)
     began = time.perf_counter()
     for done in METHODS[run.spec.method.type](run.trainer, run.spec, run.plan):
@@ -321,7 +321,7 @@ def _evaluate(run: Run) -> None:
     event = Eval(step=run.trainer.step, loss=loss, tokens=tokens, best=loss < min(earlier, default=math.inf))
     run.history.evals.append(event)
     run.say(event)
-    run.say(Phase(phase="training", done=run.trainer.step, total=run.total))
+    run.say(Phase(phase="training"))
 
 
 def _checkpoint(run: Run) -> None:

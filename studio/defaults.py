@@ -7,8 +7,10 @@ from engine.spec import Data, Optimizer, RunSpec, Saving, Training
 from studio.db.tables import Dataset, Model
 from studio.models import facts
 
-CHARACTERS_PER_TOKEN = 3.5  # of common tokenizers on common text; only used to choose a length
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192)
+CHARACTERS_PER_TOKEN = 4.0  # of common tokenizers on common text
+TOKENS_PER_TURN, TOKENS_PER_ROW = 5, 10  # what common chat templates put around a message and a conversation
+ROOM = 1.5  # a row may be denser than common text
+LENGTHS = (512, 1024, 2048, 4096, 8192)  # from 512 on, so that packed sequences keep a device busy
 LARGE_MODEL = 3_000_000_000  # parameters from which activations are recomputed
 SEQUENCES_PER_STEP = 8
 
@@ -36,12 +38,20 @@ def suggest(dataset: Dataset, model: Model, devices: Sequence[dict[str, Any]] = 
 
 
 def suggest_length(dataset: Dataset, context_length: int | None, on_cpu: bool) -> int:
-    """The smallest usual length that holds four times the mean row, within what the model and the device allow."""
-    characters = (dataset.report or {}).get("characters") or dataset.bytes
-    mean_tokens = characters / CHARACTERS_PER_TOKEN / max(1, dataset.usable or dataset.rows)
+    """The smallest usual length that surely holds the longest row, within what the model and the device allow."""
+    report = dataset.report or {}
+    longest = report.get("longest") or dataset.bytes / max(1, dataset.usable or dataset.rows)
+    tokens = ROOM * longest / CHARACTERS_PER_TOKEN + TOKENS_PER_ROW
     most = min(context_length or LENGTHS[-1], 1024 if on_cpu else LENGTHS[-1])
-    fitting = next((length for length in LENGTHS if length >= 4 * mean_tokens), LENGTHS[-1])
+    fitting = next((length for length in LENGTHS if length >= tokens), LENGTHS[-1])
     return max(16, min(fitting, most))
+
+
+def estimate_tokens(dataset: Dataset) -> float:
+    """Tokens of all usable rows, from their characters and turns: right within a fifth or so, to plan with."""
+    report = dataset.report or {}
+    text = (report.get("characters") or 0) / CHARACTERS_PER_TOKEN
+    return float(text + TOKENS_PER_TURN * (report.get("turns") or 0) + TOKENS_PER_ROW * dataset.usable)
 
 
 def suggest_epochs(rows: int) -> float:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 
 from engine.rows.files import read
-from engine.rows.model import Format, Kind, Problem, Row
+from engine.rows.model import Format, Kind, Message, Problem, Row
 from engine.rows.shapes import normalise
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -31,6 +31,8 @@ class Report(BaseModel):
     preview: list[dict[str, Any]] = []  # rows as the file has them, long text cut
     messages_preview: list[dict[str, Any]] = []  # the first usable rows, normalised
     characters: int = 0  # of the usable rows
+    longest: int = 0  # characters of the longest usable row
+    turns: int = 0  # messages of the usable rows
     shapes: dict[str, int] = {}  # usable rows by the form they are written in
 
     @property
@@ -55,6 +57,8 @@ class _Seen:
 
     count: int = 0
     characters: int = 0
+    longest: int = 0
+    turns: int = 0
     places: list[tuple[int, int | None]] = field(default_factory=list)
     preview: list[dict[str, Any]] = field(default_factory=list)
     shapes: Counter[str] = field(default_factory=Counter)
@@ -89,7 +93,10 @@ def check(path: Path, format: Format, problem_limit: int = 200, preview: int = 2
 def _remember(seen: _Seen, row: Row, places: int, preview: int) -> None:
     """Count a row of one kind."""
     seen.count += 1
-    seen.characters += characters_of(row)
+    characters = characters_of(row)
+    seen.characters += characters
+    seen.longest = max(seen.longest, characters)
+    seen.turns += len(turns_of(row))
     seen.shapes[row.shape] += 1
     if len(seen.places) < places:
         seen.places.append((row.number, row.line))
@@ -105,6 +112,7 @@ def _conclude(
     if kind is not None:
         mine = seen[kind]
         report.kind, report.usable, report.characters = kind, mine.count, mine.characters
+        report.longest, report.turns = mine.longest, mine.turns
         report.shapes, report.messages_preview = dict(mine.shapes), mine.preview
         for other, theirs in seen.items():
             if other != kind and theirs.count:
@@ -138,9 +146,14 @@ def usable(path: Path, format: Format, kind: Kind | None = None) -> Iterator[Row
             yield replace(row, number=raw.number, line=raw.line)
 
 
+def turns_of(row: Row) -> list[Message]:
+    """All messages of a row, of whatever kind it is."""
+    return row.messages + row.prompt + row.chosen + row.rejected
+
+
 def characters_of(row: Row) -> int:
     """Text of a row, roughly what becomes tokens."""
-    turns = row.messages + row.prompt + row.chosen + row.rejected
+    turns = turns_of(row)
     text = sum(len(turn.get("content") or "") + len(turn.get("reasoning_content") or "") for turn in turns)
     calls = sum(len(json.dumps(turn["tool_calls"])) for turn in turns if "tool_calls" in turn)
     return text + calls + len(row.text) + (len(json.dumps(row.tools)) if row.tools else 0)

@@ -99,7 +99,7 @@ def test_secrets_are_blotted_out_wherever_they_stand():
 
 @pytest.mark.parametrize(("rows", "epochs"), [(50, 5.0), (300, 3.0), (50_000, 1.0)])
 def test_defaults_follow_data_model_and_device(rows, epochs):
-    dataset = Dataset(id="file-0", bytes=0, rows=rows, usable=rows, report={"characters": rows * 700})
+    dataset = Dataset(id="file-0", bytes=0, rows=rows, usable=rows, report={"longest": 2_000})
     small = Model(id="m", facts={"parameters": 135_000_000, "context_length": 2048})
     spec = suggest(dataset, small, [{"kind": "cpu"}])
     assert (spec.training.num_train_epochs, spec.data.max_length) == (epochs, 1024)
@@ -112,4 +112,4 @@ def test_defaults_follow_data_model_and_device(rows, epochs):
 
 def test_defaults_for_a_handful_of_rows_and_unknown_facts():
     spec = suggest(Dataset(id="file-0", bytes=100, rows=3, usable=3), Model(id="m"))
-    assert (spec.data.eval_fraction, spec.saving.sample_prompts, spec.data.max_length) == (0.0, 0, 256)
+    assert (spec.data.eval_fraction, spec.saving.sample_prompts, spec.data.max_length) == (0.0, 0, 512)

@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.spec import RunSpec
 from studio.db.tables import Dataset, Model
+from studio.defaults import estimate_tokens
 from studio.ui import figures
 from studio.ui.chrome import meter, note
 from studio.ui.html import Child, Html, el, many
@@ -14,8 +15,6 @@ from studio.ui.status import BUSY
 from studio.ui.texts import text
 from studio.ui.views import models as model_views
 from studio.ui.views import rows
-
-CHARACTERS_A_TOKEN = 4.0  # English text; the number of steps is called "about" for it
 
 
 @dataclass(frozen=True)
@@ -127,14 +126,13 @@ def device_words(devices: Sequence[dict[str, Any]]) -> str:
 
 
 def steps(spec: RunSpec, dataset: Dataset) -> int:
-    """Optimizer steps, estimated from the characters of the usable rows (packed) or from their number."""
+    """Optimizer steps, estimated from the text of the usable rows (packed) or from their number."""
     if spec.training.max_steps > 0:
         return spec.training.max_steps
     share = 1.0 - spec.data.eval_fraction
     sequences = share * dataset.usable
     if spec.data.packing:
-        characters = (dataset.report or {}).get("characters") or 0
-        sequences = min(sequences, share * characters / CHARACTERS_A_TOKEN / spec.data.max_length)
+        sequences = min(sequences, share * estimate_tokens(dataset) / spec.data.max_length)
     batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
     an_epoch = max(math.ceil(max(sequences, 1.0) / batch), 1)
     return max(math.ceil(an_epoch * spec.training.num_train_epochs), 1)
