@@ -29,7 +29,24 @@ def parser() -> argparse.ArgumentParser:
     convert.add_argument("out_dir", type=Path)
     describe = verbs.add_parser("describe", help="facts about a model folder as JSON, without loading its weights")
     describe.add_argument("model_dir", type=Path)
+    add_data_verbs(verbs)
     return top
+
+
+def add_data_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The verbs that look at a dataset as a model would learn it."""
+    show = verbs.add_parser("show-data", help="one row of a dataset as the tokens that a model would see, as JSON")
+    check = verbs.add_parser("check-data", help="a whole dataset in numbers, with all its problems, as JSON")
+    for verb in (show, check):
+        verb.add_argument("file", type=Path)
+        verb.add_argument("--model", type=Path, required=verb is show, help="model folder")
+        verb.add_argument("--level", default="", help="reasoning level, such as enable_thinking=False; as in the data")
+        verb.add_argument(
+            "--bridge", action="store_true", help="close the thought that the chat template's prompt opens"
+        )
+    show.add_argument("--row", type=int, default=1, help="number of the row, from 1")
+    check.add_argument("--max-length", type=int, help="tokens that are kept of a sample")
+    check.add_argument("--max-bad-fraction", type=float, default=0.01, help="share of bad rows that is tolerated")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,6 +66,13 @@ def main(arguments: list[str] | None = None) -> int:
         from engine import starter
 
         return starter.main(asked.out_dir)
+    if asked.verb in ("show-data", "check-data"):
+        from engine import inspect_data
+
+        if asked.verb == "show-data":
+            return inspect_data.show_main(asked.file, asked.model, asked.row, asked.level, bridge=asked.bridge)
+        limits = (asked.max_length, asked.max_bad_fraction)
+        return inspect_data.check_main(asked.file, asked.model, asked.level, *limits, bridge=asked.bridge)
     from engine import describe
 
     return describe.main(asked.model_dir)

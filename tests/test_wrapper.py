@@ -31,6 +31,11 @@ esac
 """
 
 
+def _hear_ctrl_c() -> None:
+    """A shell that runs the tests in its background makes them deaf to SIGINT, and so their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Checkout:
     """A copy of the wrapper in a folder with a space in its name, and a PATH whose only Python is the stub."""
 
@@ -66,6 +71,7 @@ class Checkout:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=_hear_ctrl_c,
         )
 
     def run(self, *args: str, cwd: Path | None = None, script: Path | None = None, **more: str) -> tuple[int, str]:

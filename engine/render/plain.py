@@ -40,7 +40,7 @@ def joined(tokenizer: Any, row: Row, end_id: int) -> Sample:
     trained = np.arange(len(ids)) >= max(1, len(prompt))
     borders = [0, len(prompt), len(ids) - 1, len(ids)]
     spans = [
-        Span("prompt", "context", 1, borders[0], borders[1]),
+        Span("prompt", "user", 1, borders[0], borders[1]),
         Span("answer", "assistant", 1, borders[1], borders[2]),
         Span("stop", "assistant", 1, borders[2], borders[3]),
     ]

@@ -1,7 +1,8 @@
 """A rendered row: tokens that know where they come from, and what could not be rendered."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,11 @@ write and that is nobody's own (`</think>`); the others say it themselves."""
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens `start` to `end` (exclusive) of a sample. `turn`: index of the assistant turn they are of or lead to."""
+    """Tokens `start` to `end` (exclusive) of a sample.
+
+    `role`: whose text they are (`system`, `user`, `assistant`, `tool`, or `template` for what no message owns).
+    `turn`: index of the assistant turn they are of or lead to.
+    """
 
     kind: SpanKind
     role: str
@@ -24,11 +29,15 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """One training sequence: `ids` int32 and `trained` bool of equal length; `spans` cover every token, in order."""
+    """One training sequence: `ids` int32 and `trained` bool of equal length; `spans` cover every token, in order.
+
+    `level`: what the template was told besides the conversation; serving must be told the same.
+    """
 
     ids: NDArray[np.int32]
     trained: NDArray[np.bool_]
     spans: list[Span]
+    level: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,23 @@ A template is code from a stranger. It runs in transformers' immutable sandbox o
 """
 
 import datetime
+import inspect
 import json
 import re
-from functools import cached_property
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
 from typing import Any
 
+from jinja2 import Environment
 from jinja2.exceptions import TemplateError
 
+from engine.failure import Failure
+from engine.render.limits import ADVICE, Limits, bounded, checked
 from engine.render.sample import CannotRender
 from engine.rows.model import Message
+
+Variables = Mapping[str, Any]
+"""What a template is told besides the conversation, such as `{"enable_thinking": False}`."""
 
 TEMPLATE_ERRORS = (
     TemplateError,
@@ -47,26 +55,69 @@ def frozen_clock(date: datetime.date) -> str:
 class ChatTemplate:
     """Renders conversations as serving would, and knows which fields the template shows."""
 
-    def __init__(self, tokenizer: Any, frozen_date: datetime.date) -> None:
+    def __init__(self, tokenizer: Any, frozen_date: datetime.date, limits: Limits | None = None) -> None:
         self.tokenizer = tokenizer
+        self.limits = limits or Limits()
         self._clock = frozen_clock(frozen_date)
+        self._screened: set[str] = set()
+        self.bridged = False  # a bridge carries reasoning that the template itself does not
+        self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters) - {"kwargs"}
 
-    def render(self, messages: list[Message], tools: list[dict[str, Any]], *, cue: bool) -> str:
-        """The conversation as text, with the generation prompt when `cue`. Raises CannotRender."""
-        return self._apply([self._fitted(message) for message in messages], tools, cue=cue)
+    @cached_property
+    def source(self) -> str:
+        """The template's own text (of all of them, where a model has several)."""
+        found = self.tokenizer.chat_template
+        return "\n".join(found.values()) if isinstance(found, dict) else str(found or "")
 
-    def _apply(self, messages: list[Message], tools: list[dict[str, Any]], *, cue: bool) -> str:
+    def render(
+        self, messages: list[Message], tools: list[dict[str, Any]], *, cue: bool, variables: Variables | None = None
+    ) -> str:
+        """The conversation as text, with the generation prompt when `cue`.
+
+        Raises CannotRender when the template refuses the conversation, Failure when it does not end.
+        """
+        return self._apply([self._fitted(message) for message in messages], tools, cue=cue, variables=variables)
+
+    def _apply(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]],
+        *,
+        cue: bool,
+        variables: Variables | None = None,
+    ) -> str:
         """The same, with messages already in the form that the template wants."""
+        told = dict(variables or {})
+        if taken := self._reserved & told.keys():
+            message = f"{sorted(taken)[0]} is no variable of a chat template."
+            raise Failure("bad_level", message, ["Set one of the levels that the template has."])
         try:
-            source = self.tokenizer.get_chat_template(None, tools or None)
-            if "strftime_now" in source:
-                source = self._clock + source
-            text = self.tokenizer.apply_chat_template(
-                messages, tools=tools or None, chat_template=source, tokenize=False, add_generation_prompt=cue
-            )
+            with bounded(self.limits):
+                text = self.tokenizer.apply_chat_template(
+                    messages,
+                    tools=tools or None,
+                    chat_template=self._source(tools),
+                    tokenize=False,
+                    add_generation_prompt=cue,
+                    **told,
+                )
         except TEMPLATE_ERRORS as error:
             raise CannotRender("template_refuses", f"The chat template refuses it: {error}") from error
-        return str(text)
+        return checked(str(text), self.limits)
+
+    def _source(self, tools: list[dict[str, Any]]) -> str:
+        """The template's text, with the clock in front where it asks for one.
+
+        Failure for one that raises to a power: working that out can take hours, and nothing could stop it.
+        """
+        source = str(self.tokenizer.get_chat_template(None, tools or None))
+        if source not in self._screened:
+            if raises_to_a_power(source):
+                raise Failure(
+                    "template_limit", "The chat template raises numbers to a power, which may never end.", ADVICE
+                )
+            self._screened.add(source)
+        return self._clock + source if "strftime_now" in source else source
 
     def _fitted(self, message: Message) -> Message:
         """A message in the form that this template shows: content as text or parts, arguments as object or text."""
@@ -85,7 +136,9 @@ class ChatTemplate:
     def split(self, message: Message) -> Message:
         """The message with an inline `<think>` block moved to its reasoning, where the template knows reasoning."""
         content = message.get("content")
-        if message["role"] != "assistant" or message.get("reasoning_content") or not self.carries_reasoning:
+        if message["role"] != "assistant" or message.get("reasoning_content"):
+            return message
+        if not self.bridged and not self.carries_reasoning:
             return message
         found = INLINE_REASONING.fullmatch(content or "")
         if not found or not found[1].strip():
@@ -149,6 +202,17 @@ _PROBE_TOOL: dict[str, Any] = {
         },
     },
 }
+
+
+@lru_cache(maxsize=64)
+def raises_to_a_power(source: str) -> bool:
+    """Whether `**` stands between two values (and not before the named arguments of a call)."""
+    before = ""
+    for _, kind, word in Environment().lex(source):
+        if kind == "operator" and word == "**" and before not in ("(", ","):
+            return True
+        before = before if kind == "whitespace" else word
+    return False
 
 
 def _all_in(wanted: tuple[str, ...], text: str) -> bool:

@@ -1,6 +1,7 @@
 """A browser, and two studios to look at: one with everything in every state, one that is really running."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,19 +24,23 @@ from studio.settings import Settings
 from studio.ui import mount
 from tests.browser.seed import fill
 
-CHROMIUM = "/usr/bin/chromium"
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")  # as in the wrapper
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 SIZES = {"wide": (1440, 900), "phone": (390, 844)}
 START_SECONDS = 120.0
 STOP_SECONDS = 60.0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium, headless; Playwright gives every context a fresh profile."""
-    assert Path(CHROMIUM).exists(), f"{CHROMIUM} is missing: apt-get install chromium"
+    """The system's Chromium, headless; Playwright gives every context a fresh profile.
+
+    For this package only: while it is open, Playwright keeps an event loop running in the thread of the tests.
+    """
+    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    assert found, f"none of {', '.join(CHROMIUMS)} is installed; Debian's package is called chromium"
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=found, headless=True, args=FLAGS)
         yield browser
         browser.close()
 

@@ -18,7 +18,7 @@ CONVERTED = 180_000  # ms: the starter model is converted once
 CHECKED = 60_000
 FIRST_STEP = 120_000
 FINISHED = 480_000
-STEPS = 12
+STEPS = 8
 MODEL = "SmolLM2"
 
 
@@ -33,7 +33,7 @@ def chats(path: Path) -> Path:
     return path
 
 
-def begin(page: Page, file: Path, *, rank: int) -> str:
+def begin(page: Page, file: Path, *, rank: int, samples: int) -> str:
     """Drop, choose, Start (and a short run, so that the test is short); the run's id."""
     page.get_by_label(re.compile(MODEL)).wait_for(timeout=CONVERTED)
     page.locator("#drop input[type=file]").set_input_files(str(file))
@@ -43,6 +43,7 @@ def begin(page: Page, file: Path, *, rank: int) -> str:
     page.get_by_role("button", name=text("train.advanced")).click()
     page.get_by_label("Maximum steps").fill(str(STEPS))
     page.get_by_label("Rank", exact=True).fill(str(rank))
+    page.get_by_label("Sample answers").fill(str(samples))
     page.get_by_role("button", name=f"Start · {STEPS} steps").click()
     page.wait_for_url("**/run?id=run-*")
     return page.url.partition("id=")[2]
@@ -66,7 +67,7 @@ def test_from_a_dropped_file_to_a_downloaded_adapter(
     watched = watch(live.base)
     page = watched.open("/")
     file = chats(tmp_path / "numbers.jsonl")
-    first = begin(page, file, rank=8)
+    first = begin(page, file, rank=8, samples=1)
 
     page.locator("figure.chart path.chart-line").first.wait_for(timeout=FIRST_STEP)
     page.screenshot(path=screenshots / "journey-running.png")
@@ -86,7 +87,7 @@ def test_from_a_dropped_file_to_a_downloaded_adapter(
     assert {"adapter_config.json", "adapter_model.safetensors"} <= names
 
     page = watched.open("/")
-    second = begin(page, file, rank=4)
+    second = begin(page, file, rank=4, samples=0)
     finish(page)
     page = watched.open("/runs")
     for run_id in (first, second):

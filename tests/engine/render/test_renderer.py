@@ -169,8 +169,8 @@ def test_T06_history_is_what_serving_shows_also_when_thinking_is_dropped(tokeniz
 
 def test_T07_rewritten_history_is_detected_and_said(tokenizer_with):
     rendered = renderer_of(tokenizer_with("thinking")).render(THOUGHTS)
-    assert [note.code for note in rendered.warnings] == ["history_rewritten"]
-    assert "2 samples" in rendered.warnings[0].message
+    assert [note.code for note in rendered.warnings] == ["earlier_reasoning_lost", "history_rewritten"]
+    assert "2 samples" in rendered.warnings[1].message
 
 
 @pytest.mark.parametrize("thought", ["r", "\nthe fox\n", "  two\n\nlines "])

@@ -75,7 +75,7 @@ def test_a_job_of_a_checked_file_is_queued_with_settings_that_fit_it(client, mod
     assert job["status"] == "queued"
     assert job["hyperparameters"]["n_epochs"] == 5  # twenty rows are seen more often
     spec = client.get(f"/v1/runs/{job['id']}").json()["spec"]
-    assert spec["data"]["max_length"] == 256
+    assert spec["data"]["max_length"] == 512
 
 
 def test_a_queued_job_is_cancelled_at_once_and_twice(client, model, file_id):

@@ -1,0 +1,278 @@
+"""What a model would learn from a dataset, before anything runs: one row as tokens, the whole file in numbers."""
+
+import json
+import math
+import sys
+from array import array
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.failure import Failure
+from engine.render.levels import Level, Levels
+from engine.render.renderer import Renderer
+from engine.render.sample import Rendered, Sample
+from engine.render.template import Variables
+from engine.render.tokenizer import load
+from engine.rows import Problem, Report, Row, check, sniff, usable
+
+MOST_PROBLEMS = 200
+BARS = 24  # of the histogram
+ROUND_UP = 64  # tokens that the suggested length is a multiple of
+MEND = {
+    "assistant_first": "Put the question that it answers before it.",
+    "answer_not_rendered": "Move the text into a turn of its own.",
+    "cue_not_in_rows": "Choose a model whose chat template can write such a turn.",
+    "level_conflict": "Choose another level, or “as in the data”.",
+    "no_stop_token": "Check the model's generation config: it must name the token that ends a turn.",
+    "reasoning_not_rendered": "Remove the reasoning, or choose a model that reasons.",
+    "template_refuses": "Change the row to what the template accepts, or choose another model.",
+    "tool_call_not_rendered": "Choose a model that calls tools, or make one call per turn.",
+}
+
+
+def open_renderer(model: Path, level: str = "", *, bridge: bool = False) -> Renderer:
+    """A renderer for a model folder under a level by name ("": as in the data). Raises Failure.
+
+    `bridge`: a person has agreed to the bridge that the template is offered.
+    """
+    tokenizer, stop_ids = load(model)
+    renderer = Renderer(tokenizer, stop_ids)
+    if bridge and renderer.offered_bridge:
+        renderer = Renderer(tokenizer, stop_ids, bridge=renderer.offered_bridge)
+    renderer.level = level_named(renderer.levels, level)
+    return renderer
+
+
+def level_named(levels: Levels, text: str) -> Variables:
+    """What the template is told for `enable_thinking=False`, `low` or `default`; {} for "". Raises Failure."""
+    if not text:
+        return {}
+    known = [*levels.levels, *levels.history]
+    for level in known:
+        settings = [level.variables, *level.alike]
+        names = [level.name, *(Level(one).name for one in level.alike)]
+        values = [str(one) for setting in settings if len(setting) == 1 for one in setting.values()]
+        if text in names or (text in values and text not in ("True", "False")):
+            return level.variables or (level.alike[0] if level.alike else {})
+    pairs = [part.split("=", 1) for part in text.split(",")]
+    if all(len(pair) == 2 for pair in pairs):
+        told = {name.strip(): _value(value.strip()) for name, value in pairs}
+        accepted = {name for level in known for name in level.variables} | set(levels.other)
+        if told.keys() <= accepted:
+            return told
+    message = f"This model has no level “{text}”."
+    raise Failure("bad_level", message, [f"Its levels are: {', '.join(level.name for level in levels.levels)}."])
+
+
+def _value(text: str) -> Any:
+    """`true`, `False` and numbers as such, anything else as text."""
+    try:
+        return json.loads(text.lower() if text in ("True", "False") else text)
+    except ValueError:
+        return text
+
+
+def show(renderer: Renderer, row: Row) -> dict[str, Any]:
+    """One row as its samples' tokens, with warnings and refusals. Raises Failure when it is of no use for training."""
+    rendered = renderer.render(row)
+    return {
+        "row": row.number,
+        "level": Level(renderer.level).name if renderer.level else "",
+        "samples": [_shown(renderer, sample) for sample in rendered.samples],
+        "warnings": [{"code": note.code, "message": note.message} for note in rendered.warnings],
+        "refusals": [
+            {
+                "turn": one.turn,
+                "code": one.code,
+                "message": one.message,
+                "fix": MEND.get(one.code, ""),
+                "prompt": one.prompt,
+                "rendered": one.rendered,
+            }
+            for one in rendered.refusals
+        ],
+    }
+
+
+def _shown(renderer: Renderer, sample: Sample) -> dict[str, Any]:
+    """A sample's tokens. `turn` of the sample is the first assistant turn that it learns."""
+    texts = renderer.tokenizer.batch_decode([[token] for token in sample.ids.tolist()])
+    tokens = [
+        {
+            "id": int(sample.ids[at]),
+            "text": texts[at],
+            "role": span.role,
+            "turn": span.turn,
+            "kind": span.kind,
+            "trained": bool(sample.trained[at]),
+        }
+        for span in sample.spans
+        for at in range(span.start, span.end)
+    ]
+    turn = next((token["turn"] for token in tokens if token["trained"]), 0)
+    return {"turn": turn, "level": dict(sample.level), "tokens": tokens}
+
+
+def row_number(path: Path, number: int) -> Row:
+    """Row `number` (from 1) of a dataset file. Raises Failure when there is none or it cannot be used."""
+    format = sniff(path, path.name)
+    report = check(path, format, preview=0)
+    for row in usable(path, format, report.kind):
+        if row.number == number:
+            return row
+    found = [problem.message for problem in report.problems if problem.row == number]
+    why = found[0] if found else f"The file has {report.rows} rows."
+    raise Failure("no_such_row", f"Row {number} of {path.name} cannot be shown. {why}")
+
+
+@dataclass
+class _Count:
+    """What is counted while the rows are rendered. Lengths are those of samples."""
+
+    limit: int | None
+    lengths: "array[int]" = field(default_factory=lambda: array("q"))
+    trained_tokens: int = 0
+    truncated: int = 0  # rows
+    nothing_to_learn: int = 0  # rows
+    refused: int = 0  # rows
+    levels: Counter[str] = field(default_factory=Counter)  # samples
+    notes: Counter[str] = field(default_factory=Counter)  # rows
+    first_note: dict[str, str] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)  # the first ones
+    problem_counts: Counter[str] = field(default_factory=Counter)  # turns
+
+    def take(self, row: Row, rendered: Rendered) -> None:
+        """Count one row."""
+        samples = rendered.samples
+        self.lengths.extend(len(sample.ids) for sample in samples)
+        self.trained_tokens += sum(int(sample.trained[: self.limit].sum()) for sample in samples)
+        self.levels.update(Level(sample.level).name for sample in samples)
+        self.refused += not samples
+        if samples and self.limit is not None:
+            self.truncated += any(len(sample.ids) > self.limit for sample in samples)
+            self.nothing_to_learn += not any(sample.trained[: self.limit].any() for sample in samples)
+        for note in rendered.warnings:
+            self.notes[note.code] += 1
+            self.first_note.setdefault(note.code, f"{note.message} First in row {row.number}.")
+        self.problem_counts.update(one.code for one in rendered.refusals)
+        for one in rendered.refusals[: MOST_PROBLEMS - len(self.problems)]:
+            message = f"Turn {one.turn + 1}: {one.message}"
+            fix = MEND.get(one.code, "")
+            self.problems.append(Problem(row=row.number, line=row.line, code=one.code, message=message, fix=fix))
+
+
+def survey_file(
+    path: Path,
+    renderer: Renderer | None,
+    *,
+    max_length: int | None = None,
+    said: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, Any]:
+    """The whole file in numbers, as the model would learn it; without a renderer only what its rows are.
+
+    `max_length`: tokens that are kept of each sample; without it nothing is cut. `said` gets rows done and in all.
+    Raises Failure for a file that cannot be read, or a template that does not end.
+    """
+    format = sniff(path, path.name)
+    report = check(path, format, preview=0)
+    found = report.model_dump(include={"kind", "rows", "usable", "problem_counts"})
+    found["problems"] = _listed(report.problems)
+    if renderer is None or report.kind not in ("chat", "text"):
+        return found
+    count = _Count(max_length)
+    for done, row in enumerate(usable(path, format, report.kind), start=1):
+        count.take(row, renderer.render(row))
+        if done % 100 == 0:
+            said(done, report.usable)
+    return found | _numbers(count, report, renderer)
+
+
+def _listed(problems: list[Problem]) -> list[dict[str, Any]]:
+    """The first problems, in the order of the rows."""
+    return [one.model_dump() for one in sorted(problems, key=lambda one: one.row)[:MOST_PROBLEMS]]
+
+
+def _numbers(count: _Count, report: Report, renderer: Renderer) -> dict[str, Any]:
+    """What rendering adds to the report."""
+    levels, bridge = renderer.levels, renderer.offered_bridge
+    kept = np.minimum(count.lengths, count.limit) if count.limit is not None else np.asarray(count.lengths)
+    return {
+        "usable": report.usable - count.refused,
+        "problems": _listed([*report.problems, *count.problems]),
+        "problem_counts": {**report.problem_counts, **count.problem_counts},
+        "samples": len(count.lengths),
+        "lengths": lengths(count.lengths),
+        "trained_tokens": count.trained_tokens,
+        "total_tokens": int(kept.sum()),
+        "max_length": count.limit,
+        "truncated": count.truncated,
+        "nothing_to_learn": count.nothing_to_learn,
+        "warnings": [{"code": code, "rows": n, "message": count.first_note[code]} for code, n in count.notes.items()],
+        "levels": [_described(level, count.levels) for level in levels.levels],
+        "bridge": {"opens": bridge.opens, "closes": bridge.closes} if bridge else None,
+        "history_switches": [_described(level, count.levels) for level in levels.history],
+    }
+
+
+def _described(level: Level, samples: Counter[str]) -> dict[str, Any]:
+    """A level for the page: what it is told, what that changes, and how many samples have it."""
+    return {
+        "name": level.name,
+        "variables": dict(level.variables),
+        "alike": [Level(one).name for one in level.alike],
+        "prompt_text": level.prompt_text[:400],
+        "cue": level.cue,
+        "thinks": level.thinks,
+        "samples": samples[level.name],
+    }
+
+
+def lengths(values: Sequence[int]) -> dict[str, Any]:
+    """Percentiles, a histogram of equal bars (`to` is exclusive), and the length that keeps 99 of 100 samples whole."""
+    if not values:
+        return {"p50": 0, "p95": 0, "p99": 0, "max": 0, "suggested": 0, "histogram": []}
+    ordered = np.sort(np.asarray(values))
+    p50, p95, p99 = (int(ordered[math.ceil(len(ordered) * share) - 1]) for share in (0.5, 0.95, 0.99))
+    width = math.ceil((int(ordered[-1]) + 1) / BARS)
+    counts = np.bincount(ordered // width)
+    bars = [{"from": at * width, "to": (at + 1) * width, "count": int(count)} for at, count in enumerate(counts)]
+    suggested = math.ceil(p99 / ROUND_UP) * ROUND_UP
+    return {"p50": p50, "p95": p95, "p99": p99, "max": int(ordered[-1]), "suggested": suggested, "histogram": bars}
+
+
+def show_main(path: Path, model: Path, number: int, level: str, *, bridge: bool = False) -> int:
+    """Print one row as JSON; exit status 1 when nothing of it is learned."""
+    try:
+        found = show(open_renderer(model, level, bridge=bridge), row_number(path, number))
+    except Failure as failure:
+        return _failed(failure)
+    _print(found)
+    return 0 if found["samples"] else 1
+
+
+def check_main(
+    path: Path, model: Path | None, level: str, max_length: int | None, max_bad: float, *, bridge: bool = False
+) -> int:
+    """Print the whole file in numbers as JSON; exit status 1 when too much of it cannot be used."""
+    try:
+        renderer = open_renderer(model, level, bridge=bridge) if model else None
+        found = survey_file(path, renderer, max_length=max_length)
+    except Failure as failure:
+        return _failed(failure)
+    _print(found)
+    bad = found["rows"] - found["usable"]
+    return 0 if found["usable"] and bad <= found["rows"] * max_bad else 1
+
+
+def _failed(failure: Failure) -> int:
+    _print({"error": {"code": failure.code, "message": failure.message, "advice": failure.advice}})
+    return 1
+
+
+def _print(value: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
