@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from engine.batches import Samples
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
+from engine.inspect_data import renderer_for
 from engine.render.renderer import Renderer, trained_turns
 from engine.render.sample import Rendered
+from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
 from engine.spec import RunSpec
 
@@ -81,10 +83,10 @@ def prepare(
     format = sniff(path, path.name)
     same_file(path, spec.data.sha256)
     report = check(path, format, preview=0)
-    usable_kind(report, path.name)
+    usable_kind(report, path.name, spec.method.kinds)
     work = _Work(
         spec,
-        Renderer(tokenizer, stop_ids, frozen_date=frozen_date),
+        renderer_for(tokenizer, stop_ids, spec.data.reasoning_level, bridge=spec.data.bridge, date=frozen_date),
         held_out(report.usable, spec.data.eval_fraction, spec.training.seed),
     )
     said = time.monotonic()
@@ -111,13 +113,13 @@ def same_file(path: Path, sha256: str) -> None:
         raise Failure("data_changed", message, ["Make a new run from the dataset as it is now."])
 
 
-def usable_kind(report: Report, name: str) -> None:
-    """Raise Failure when the file has no rows that supervised fine-tuning can learn from."""
+def usable_kind(report: Report, name: str, kinds: tuple[str, ...]) -> None:
+    """Raise Failure when the file has no rows of the kinds that the method learns from."""
     if not report.usable:
         advice = [problem.fix for problem in report.problems[:3] if problem.fix]
         raise Failure("no_usable_rows", f"{name}: {report.summary}", dict.fromkeys(advice))
-    if report.kind not in ("chat", "text"):
-        message = f"{name} holds {report.kind} rows; supervised fine-tuning learns from chat or text rows."
+    if report.kind not in kinds:
+        message = f"{name} holds {report.kind} rows; the method learns from {' or '.join(kinds)} rows."
         raise Failure("wrong_kind", message, ["Choose another dataset, or a method for such rows."])
 
 
@@ -190,7 +192,7 @@ class _Work:
         if kept:
             store.row_count += 1
             if store is self.eval or not self.eval_rows:
-                self._prompt(row)
+                self._prompt(row, rendered.samples[-1].level)
             return
         self.empty_rows += 1
         needed = min(int(np.argmax(sample.trained)) for sample in rendered.samples)
@@ -206,8 +208,8 @@ class _Work:
             self.notes[note.code] += 1
             self.first_note.setdefault(note.code, f"{note.message} First in row {row.number}.")
 
-    def _prompt(self, row: Row) -> None:
-        """Keep the row's last trained turn as a prompt to answer, while there is room for one."""
+    def _prompt(self, row: Row, level: Variables) -> None:
+        """Keep the row's last trained turn as a prompt to answer, at the level it is learned at."""
         if row.kind != "chat" or len(self.prompts) >= self.spec.saving.sample_prompts:
             return
         turns = trained_turns(row.messages, "last_turn")
@@ -215,7 +217,7 @@ class _Work:
             return
         before = row.messages[: turns[0]]
         try:
-            ids = self.renderer.prompt_ids(before, row.tools, row.shape)
+            ids = self.renderer.prompt_ids(before, row.tools, row.shape, level=level)
         except Failure:
             return  # its samples come from other turns; there are more rows
         if len(ids) < self.spec.data.max_length:

@@ -1,11 +1,12 @@
 """What a model would learn from a dataset, before anything runs: one row as tokens, the whole file in numbers."""
 
+import datetime
 import json
 import math
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,14 +37,25 @@ MEND = {
 
 
 def open_renderer(model: Path, level: str = "", *, bridge: bool = False) -> Renderer:
-    """A renderer for a model folder under a level by name ("": as in the data). Raises Failure.
+    """A renderer for a model folder, see `renderer_for`."""
+    return renderer_for(*load(model), level, bridge=bridge)
+
+
+def renderer_for(
+    tokenizer: Any,
+    stop_ids: Collection[int],
+    level: str = "",
+    *,
+    bridge: bool = False,
+    date: datetime.date | None = None,
+) -> Renderer:
+    """A renderer under a level by name ("": as in the data), its template told `date` (None: today). Raises Failure.
 
     `bridge`: a person has agreed to the bridge that the template is offered.
     """
-    tokenizer, stop_ids = load(model)
-    renderer = Renderer(tokenizer, stop_ids)
+    renderer = Renderer(tokenizer, stop_ids, frozen_date=date)
     if bridge and renderer.offered_bridge:
-        renderer = Renderer(tokenizer, stop_ids, bridge=renderer.offered_bridge)
+        renderer = Renderer(tokenizer, stop_ids, frozen_date=date, bridge=renderer.offered_bridge)
     renderer.level = level_named(renderer.levels, level)
     return renderer
 

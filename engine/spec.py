@@ -3,9 +3,9 @@
 Field names are those of TRL, PEFT and transformers where they have a counterpart. This module imports no torch.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 ADAPTER_TARGETS = Literal["all-linear"]
 
@@ -47,6 +47,18 @@ class Data(Section):
         title="Pack short rows",
         description="Put several rows into one sequence. Rows stay isolated: they never see each other.",
     )
+    reasoning_level: str = Field(
+        default="",
+        max_length=200,
+        title="Reasoning level",
+        description="What the chat template is told in every row, such as low or enable_thinking=False; "
+        "empty: each row as it fits.",
+    )
+    bridge: bool = Field(
+        default=False,
+        title="Close the opened thought",
+        description="For chat templates whose prompt opens a thought that no row closes: close it before the answer.",
+    )
     max_bad_fraction: float = Field(
         default=0.01,
         ge=0.0,
@@ -58,6 +70,8 @@ class Data(Section):
 
 class SFT(Section):
     """Supervised fine-tuning: imitate the assistant turns."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("chat", "text")  # of rows that it learns from
 
     type: Literal["sft"] = "sft"
     train_on: Literal["all_turns", "last_turn"] = Field(
@@ -93,6 +107,14 @@ class LoRA(Section):
     use_dora: bool = Field(
         default=False, title="DoRA", description="Learn magnitude and direction apart: slower, sometimes better."
     )
+
+    @field_validator("target_modules")
+    @classmethod
+    def something_is_adapted(cls, targets: str | list[str]) -> str | list[str]:
+        """At least one name."""
+        if not targets:
+            raise ValueError("must be all-linear or at least one name")
+        return targets
 
 
 class Optimizer(Section):
@@ -157,12 +179,13 @@ class Training(Section):
         default=42, ge=0, le=2**32 - 1, title="Seed", description="Fixes row order, adapter start and dropout."
     )
 
-    @model_validator(mode="after")
-    def steps_are_possible(self) -> Self:
+    @field_validator("max_steps")
+    @classmethod
+    def steps_are_possible(cls, steps: int) -> int:
         """max_steps is -1 (follow the epochs) or at least 1."""
-        if self.max_steps == 0:
-            raise ValueError("max_steps must be -1 (follow the epochs) or at least 1")
-        return self
+        if steps == 0:
+            raise ValueError("must be -1 (follow the epochs) or at least 1")
+        return steps
 
 
 class Saving(Section):

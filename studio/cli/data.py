@@ -5,17 +5,20 @@ from typing import Annotated
 
 import typer
 
-from engine.rows.check import check as check_rows
-from engine.rows.files import EXTENSIONS, sniff
+from engine.rows.files import EXTENSIONS
 from studio import datasets
 from studio.api.objects import file_of
 from studio.cli.console import say, say_json, table
+from studio.cli.inspection import ask_engine, model_folder, say_report, say_row
 from studio.cli.installation import AsJson, DataDir, open_studio
 from studio.errors import Invalid
 from studio.queue import send_prepare
 
 app = typer.Typer(no_args_is_help=True)
-MOST_SHOWN = 50  # problems listed on the terminal; --json has more
+File = Annotated[Path, typer.Argument(help="A JSONL, JSON, CSV or Parquet file.", show_default=False)]
+Level = Annotated[
+    str, typer.Option(help="Reasoning level, such as low or enable_thinking=False; empty: as in the data.")
+]
 
 
 @app.command("list")
@@ -63,24 +66,42 @@ def add(
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="A JSONL, JSON, CSV or Parquet file.", show_default=False)],
+    file: File,
+    model: Annotated[str, typer.Option(help="Also as this model would learn it: a folder or a model's id.")] = "",
+    level: Level = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
+    data_dir: DataDir = None,
 ) -> None:
     """Read every row of a file and tell what is wrong with which; nothing is stored.
 
-    Exit status 1 when no row can be used.
+    Exit status 1 when too few of the rows can be used.
     """
-    report = check_rows(file, sniff(file, file.name))
+    options = ["--model", model_folder(model, data_dir), "--level", level] if model else []
+    report, status = ask_engine("check-data", str(file), *options)
     if as_json:
-        say_json(report.model_dump(mode="json"))
+        say_json(report)
     else:
-        say(f"{file.name}: {report.kind or 'no kind'}, {report.usable:,} of {report.rows:,} rows usable")
-        found = report.problems[:MOST_SHOWN]
-        if found:
-            table(("ROW", "LINE", "PROBLEM", "FIX"), [(one.row, one.line, one.message, one.fix) for one in found], "")
-        if (more := sum(report.problem_counts.values()) - len(found)) > 0:
-            say(f"and {more:,} more")
-    raise typer.Exit(0 if report.usable else 1)
+        say_report(file.name, report)
+    raise typer.Exit(status)
+
+
+@app.command()
+def show(
+    file: File,
+    model: Annotated[str, typer.Option(help="A model folder, or a model's id.", show_default=False)],
+    row: Annotated[int, typer.Option(min=1, help="Number of the row.")] = 1,
+    level: Level = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print every token as JSON.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show a row as the tokens that the model would see; what is trained stands out."""
+    options = ("--model", model_folder(model, data_dir), "--row", str(row), "--level", level)
+    shown, status = ask_engine("show-data", str(file), *options)
+    if as_json:
+        say_json(shown)
+    else:
+        say_row(shown)
+    raise typer.Exit(status)
 
 
 def is_file_name(path: Path) -> bool:

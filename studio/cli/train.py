@@ -1,6 +1,5 @@
 """`atelier train`: one spec, trained here and now by an engine process that this one starts, shows and stops."""
 
-import re
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -11,13 +10,11 @@ from engine.rundir import RunDir
 from engine.spec import RunSpec
 from studio.cli.console import out, say
 from studio.cli.foreground import Lines, Screen, follow
+from studio.cli.inputs import find_dataset, find_model
 from studio.cli.spec import read_spec
 from studio.errors import Conflict, Invalid
 from studio.settings import Settings
-from studio.storage import FORMATS, MODEL_SLUG, Storage
-
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-DATASET_ID = re.compile(r"file-[0-9a-f]{16}")
+from studio.storage import Storage
 
 
 def train(
@@ -50,38 +47,6 @@ def located(spec: RunSpec, beside: Path) -> RunSpec:
     storage = Storage(Settings().data_dir)
     data = spec.data.model_copy(update={"dataset": str(find_dataset(spec.data.dataset, beside, storage))})
     return spec.model_copy(update={"data": data, "model": find_model(spec.model, beside, storage)})
-
-
-def find_model(name: str, beside: Path, storage: Storage) -> str:
-    """A model folder as an absolute path, or a Hub id."""
-    places = [Path(name).expanduser(), beside / name]
-    if MODEL_SLUG.fullmatch(name):
-        places.append(storage.model_dir(name))
-    for place in places:
-        if (place / "config.json").is_file():
-            return str(place.absolute())
-    if HUB_ID.fullmatch(name) and not Path(name).exists():
-        return name
-    raise Invalid(
-        f"There is no model {name!r}: no folder with a config.json, and no model of the studio.",
-        param="model",
-        advice="Give a model folder, the id of a model in `atelier models list`, or a Hub id like owner/name.",
-    )
-
-
-def find_dataset(name: str, beside: Path, storage: Storage) -> Path:
-    """A dataset file as an absolute path."""
-    places = [Path(name).expanduser(), beside / name]
-    if DATASET_ID.fullmatch(name):
-        places += [storage.dataset_dir(name) / f"data.{format}" for format in FORMATS]
-    for place in places:
-        if place.is_file():
-            return place.absolute()
-    raise Invalid(
-        f"There is no dataset {name!r}: no file here or beside the spec, and no dataset of the studio.",
-        param="data.dataset",
-        advice="Give a JSONL, JSON, CSV or Parquet file, or an id of `atelier data list`.",
-    )
 
 
 def prepare(run_dir: RunDir, spec: RunSpec) -> None:

@@ -12,6 +12,7 @@ from studio import runs
 from studio.cli import COMMANDS, build
 from studio.cli.console import run_and_explain
 from studio.cli.spec import EXAMPLE
+from tests.engine.models import starter_folder
 
 ROW = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
 
@@ -96,8 +97,7 @@ def test_data_is_checked_without_a_server(atelier, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text(ROW * 3 + "{broken\n")
     status, out, _ = atelier("data", "check", str(file))
-    assert status == 0
-    assert "3 of 4 rows usable" in out
+    assert (status, "3 of 4 rows usable" in out) == (1, True)  # one in four is more than a run tolerates
     assert json.loads(atelier("data", "check", str(file), "--json")[1])["problems"][0]["row"] == 4
     file.write_text("{broken\n")
     assert atelier("data", "check", str(file))[0] == 1
@@ -131,3 +131,30 @@ def test_an_unusable_data_folder_is_a_sentence(atelier, tmp_path):
     status, out, err = atelier("runs", "list", "--data-dir", str(tmp_path / "file"))
     assert (status, out) == (1, "")
     assert "cannot be written" in err
+
+
+def test_a_row_is_shown_as_the_tokens_that_are_learned(atelier, tmp_path):
+    file, model = tmp_path / "rows.jsonl", str(starter_folder())
+    file.write_text(ROW)
+    status, out, _ = atelier("data", "show", str(file), "--model", model, "--json")
+    assert status == 0
+    shown = json.loads(out)["samples"][0]["tokens"]
+    assert "".join(token["text"] for token in shown if token["trained"]) == "b<|im_end|>"
+    assert "2 of" in atelier("data", "show", str(file), "--model", model)[1]
+
+
+def test_a_file_is_checked_as_a_model_would_learn_it(atelier, tmp_path):
+    file, model = tmp_path / "rows.jsonl", str(starter_folder())
+    file.write_text(ROW * 3)
+    status, out, _ = atelier("data", "check", str(file), "--model", model)
+    assert status == 0
+    assert "3 of 3 rows usable" in out
+    assert "tokens are trained" in out
+
+
+def test_a_level_that_a_model_does_not_have_is_refused_with_those_it_has(atelier, tmp_path):
+    file, model = tmp_path / "rows.jsonl", str(starter_folder())
+    file.write_text(ROW)
+    status, _, err = atelier("data", "show", str(file), "--model", model, "--level", "extreme")
+    assert status == 1
+    assert "no level" in err
