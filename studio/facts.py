@@ -14,6 +14,7 @@ from studio.errors import Invalid
 LONGEST_HEADER = 100 << 20  # the limit of the safetensors library
 LONGEST_JSON = 64 << 20
 CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx")
+TOKENIZER = re.compile(r".*tokenizer.*|.*\.(tiktoken|model)|vocab\.(json|txt)|tekken\.json")
 TRAINABLE_ENDINGS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 
@@ -114,6 +115,11 @@ def _refusals(folder: Path, names: set[str]) -> list[tuple[str, bool, str]]:
             "model_has_no_weights",
             not weights,
             f"{where} has a config.json but no weights (*.safetensors): copy or download them too.",
+        ),
+        (
+            "model_has_no_tokenizer",
+            not any(TOKENIZER.fullmatch(name) for name in names),
+            f"{where} has a model but no tokenizer (tokenizer.json): copy or download it too.",
         ),
     ]
 

@@ -73,6 +73,8 @@ def create(
     """
     dataset = _ready_dataset(session, spec.data.dataset, wait_for_inputs)
     model = _ready_model(session, spec.model, wait_for_inputs)
+    if dataset.status == "ready":
+        check_fit(dataset, spec)
     if spec.data.sha256 and spec.data.sha256 != dataset.sha256:
         raise Invalid(
             "The dataset is not the one that this spec was made for: its content differs.", param="data.sha256"
@@ -114,6 +116,30 @@ def _ready_dataset(session: Session, dataset_id: str, wait: bool) -> Dataset:
     if dataset.status in PENDING_DATASET and not wait:
         raise Conflict(f"The dataset {dataset.name!r} is still being checked. Try again in a moment.", param=where)
     return dataset
+
+
+def check_fit(dataset: Dataset, spec: RunSpec) -> None:
+    """Raise Invalid when the method learns from rows of another kind, or more of them are bad than the spec tolerates.
+
+    The engine refuses both too, but only once the run has waited for its turn.
+    """
+    if dataset.kind not in spec.method.kinds:
+        raise Invalid(
+            f"The dataset {dataset.name!r} holds {dataset.kind} rows; {spec.method.type.upper()} learns from "
+            f"{' or '.join(spec.method.kinds)} rows.",
+            code="wrong_kind",
+            param="data.dataset",
+            advice="Choose another dataset.",
+        )
+    bad = dataset.rows - dataset.usable
+    if bad > dataset.rows * spec.data.max_bad_fraction:
+        raise Invalid(
+            f"{bad:,} of {dataset.rows:,} rows cannot be used, more than the tolerated share of "
+            f"{spec.data.max_bad_fraction:.4g}.",
+            code="too_many_bad_rows",
+            param="data.max_bad_fraction",
+            advice="Correct the rows, or raise “Tolerated bad rows” (data.max_bad_fraction) to train without them.",
+        )
 
 
 def _ready_model(session: Session, model_id: str, wait: bool) -> Model:

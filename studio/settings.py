@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -35,6 +35,14 @@ class Settings(BaseSettings):
     stop_grace_seconds: float = Field(
         default=60.0, ge=0, description="Time a run has to save and end before it is killed."
     )
+
+    @field_validator("broker_url")
+    @classmethod
+    def broker_has_a_scheme(cls, url: str) -> str:
+        """Celery takes a bare word for the host of a broker that nobody meant."""
+        if url and "://" not in url:
+            raise ValueError("must be an address such as redis://127.0.0.1:6379/0, or empty")
+        return url
 
     @property
     def database(self) -> str:

@@ -116,6 +116,7 @@ def model_folder(tmp_path: Path) -> Callable[..., Path]:
         (folder / "config.json").write_text(json.dumps(config))
         header = json.dumps({"w": {"dtype": "BF16", "shape": [3, 5], "data_offsets": [0, 30]}}).encode()
         (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(30))
+        (folder / "tokenizer.json").write_text("{}")
         if readme:
             (folder / "README.md").write_text(readme)
         return folder

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import httpx
 import huggingface_hub
 import pyarrow.parquet as pq
 from huggingface_hub.errors import (
@@ -19,6 +18,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import httpx  # type: ignore[attr-defined]  # the client whose errors the library raises
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from studio import datasets
@@ -192,7 +192,7 @@ def _in_words(what: str) -> Iterator[None]:
         ) from error
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise NotFound(f"The Hub does not have {what}, or it is private.", code="not_on_hub") from error
-    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.TransportError) as error:
+    except (OfflineModeIsEnabled, LocalEntryNotFoundError, httpx.RequestError) as error:
         raise Unavailable(
             f"The Hub cannot be reached from here, so {what} was not downloaded.",
             code="offline",

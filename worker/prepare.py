@@ -113,6 +113,8 @@ def describe(bench: Bench, folder: Path) -> Facts:
     try:
         told = json.loads("\n".join(launch.lines([*bench.engine, "describe", str(folder)], log_file)))
         known = {name: value for name, value in told.items() if value not in (None, "")}
+        if not facts.trainable:  # the engine only says whether the weights can be loaded
+            known |= {"trainable": False, "why_not": facts.why_not}
         return Facts.model_validate({**facts.model_dump(), **known})
     except (subprocess.CalledProcessError, ValueError, AttributeError, ValidationError, OSError) as error:
         said = log_file.read_text(encoding="utf-8", errors="replace").strip() if log_file.exists() else ""

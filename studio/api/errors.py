@@ -57,12 +57,20 @@ def dotted(place: Sequence[Any]) -> str:
 
 def problems(errors: Sequence[Any]) -> list[tuple[str, str]]:
     """Validation errors as (dotted field, sentence), in order and without repeats."""
-    return list(dict.fromkeys((dotted(error["loc"]), _words(error)) for error in errors))
+    return list(dict.fromkeys((_field(error), _words(error)) for error in errors))
+
+
+def _field(error: Any) -> str:
+    return "" if error["type"] == "json_invalid" else dotted(error["loc"])  # there the place is a character's number
 
 
 def _words(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return "There is no such field"
+    if error["type"] == "json_invalid":
+        return "The body is not valid JSON"
+    if error["type"] == "model_attributes_type":
+        return "It must be a JSON object"
     return str(error["msg"]).removeprefix("Value error, ")
 
 
@@ -76,7 +84,7 @@ def sentence(found: Sequence[tuple[str, str]]) -> str:
 def invalid_response(errors: Sequence[Any]) -> JSONResponse:
     """400 that names every field; `param` is the first."""
     found = problems(errors)
-    return error_response(400, sentence(found), code="invalid_value", param=found[0][0] if found else None)
+    return error_response(400, sentence(found), code="invalid_value", param=(found[0][0] or None) if found else None)
 
 
 async def on_studio_error(request: Request, error: StudioError) -> JSONResponse:

@@ -19,7 +19,10 @@ from studio.errors import Invalid, StudioError
 from studio.queue import RUNS, send_run
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["Fine-tuning"], max_body_size=16 * 2**20)
-OUR_FIELDS = {"data.dataset": "training_file"}  # what core calls a field -> what a job calls it
+OUR_FIELDS = {
+    "data.dataset": "training_file",
+    "data.max_bad_fraction": "training_file",
+}  # what core calls a field -> what a job calls it
 
 
 class Checkpoint(BaseModel):

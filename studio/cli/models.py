@@ -41,7 +41,7 @@ def add(
     data_dir: DataDir = None,
 ) -> None:
     """Add a folder of this machine, or fetch a model from the Hub."""
-    is_folder = Path(source).expanduser().is_dir() or source.startswith(("/", ".", "~"))
+    is_folder = Path(source).expanduser().exists() or source.startswith(("/", ".", "~"))
     with open_studio(data_dir) as studio:
         with studio.session() as session:
             model = models.add_folder(session, source) if is_folder else models.add_hub(session, source)

@@ -4,9 +4,9 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from studio.db.tables import Base
@@ -14,6 +14,7 @@ from studio.errors import Invalid, Unavailable
 from studio.settings import Settings
 
 BUSY_SECONDS = 30  # how long a SQLite writer waits for another one
+EXAMPLE = "Leave it empty for SQLite, or use postgresql+psycopg://user:password@host/name."
 CONNECT_SECONDS = 5  # a PostgreSQL that does not answer is reported, not waited for
 
 
@@ -23,13 +24,14 @@ def make_engine(settings: Settings) -> Engine:
     SQLite runs in WAL mode (readers never wait for the writer) with foreign keys on. Raises Invalid for any other
     database than the two, Unavailable when the data folder cannot be made.
     """
-    url = make_url(settings.database)
+    url = _url(settings)
     if url.get_backend_name() == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")  # the only driver that comes along
         return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_SECONDS})
     if url.get_backend_name() != "sqlite":
         raise Invalid(
             f"ATELIER_DATABASE_URL names {url.get_backend_name()!r}; Atelier runs on SQLite and PostgreSQL.",
-            advice="Leave it empty for SQLite, or use postgresql+psycopg://user:password@host/name.",
+            advice=EXAMPLE,
         )
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -38,6 +40,14 @@ def make_engine(settings: Settings) -> Engine:
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _url(settings: Settings) -> URL:
+    """The database's address in parts; Invalid, without repeating it (it holds a password), when it is none."""
+    try:
+        return make_url(settings.database)
+    except (ArgumentError, ValueError) as error:
+        raise Invalid("ATELIER_DATABASE_URL is not the address of a database.", advice=EXAMPLE) from error
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _record: Any) -> None:

@@ -213,7 +213,7 @@ def _widget(one: Setting) -> Component:
     if one.kind == "choice":
         return gr.Dropdown(choices=[(choice.replace("_", " "), choice) for choice in one.choices], **common)
     if one.kind in ("whole", "number"):
-        return gr.Number(precision=0 if one.kind == "whole" else None, **common)
+        return gr.Number(**common)  # not rounded here: the spec itself refuses what is not whole
     return gr.Textbox(max_lines=1, **common)
 
 

@@ -141,3 +141,18 @@ def test_a_run_is_started_by_keyboard_alone(seeded: str, watch: Watch) -> None:
     page.get_by_role("button", name=text("run.cancel")).focus()
     page.keyboard.press("Enter")
     page.locator(".badge.is-cancelled").wait_for()
+
+
+def test_what_an_action_is_refused_for_is_told_in_words(watch: Watch, seeded: str) -> None:
+    watched = watch(seeded)
+    page = watched.open("/datasets")
+    page.locator("article", has=page.locator(f"a[href*='{seed.CHATS}']")).get_by_text("Delete", exact=True).click()
+    page.get_by_role("alert").filter(has_text="A run that has not ended needs the dataset").wait_for()
+    page = watched.open("/?clone=<b>none")
+    page.get_by_role("alert").filter(has_text="There is no run '<b>none'").wait_for()
+
+
+def test_data_that_does_not_fit_the_method_is_told_before_the_start(watch: Watch, seeded: str) -> None:
+    page = watch(seeded).open(f"/?dataset={seed.PAIRS}&model={seed.STARTER}")
+    page.get_by_text("SFT learns from chat or text rows").wait_for()
+    assert page.get_by_role("button", name=text("train.need_usable")).is_disabled()

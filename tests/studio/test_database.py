@@ -98,3 +98,18 @@ def test_postgres_and_sqlite_get_the_same_columns(settings, postgres_database):
         )
         engine.dispose()
     assert shapes[0] == shapes[1]
+
+
+def test_a_word_that_is_no_address_is_refused_without_being_repeated(settings, monkeypatch):
+    with pytest.raises(Invalid, match="not the address of a database") as caught:
+        make_engine(settings.model_copy(update={"database_url": "s3cret"}))
+    assert "s3cret" not in str(caught.value)
+    monkeypatch.setenv("ATELIER_BROKER_URL", "redis-host")
+    with pytest.raises(ValueError, match="must be an address such as redis://"):
+        Settings()
+
+
+def test_postgresql_without_a_driver_takes_the_one_that_comes_along(settings):
+    engine = make_engine(settings.model_copy(update={"database_url": "postgresql://u:p@host/name"}))
+    assert engine.url.drivername == "postgresql+psycopg"
+    engine.dispose()

@@ -55,6 +55,7 @@ def fill(folder: Path, *names: str) -> Path:
         ([], "model_has_no_config", "no config.json"),
         (["config.json", "tokenizer.json"], "model_has_no_weights", "no weights"),
         (["config.json", "pytorch_model.bin"], "model_is_pickled", "can run code"),
+        (["config.json", "model.safetensors"], "model_has_no_tokenizer", "no tokenizer"),
     ],
 )
 def test_a_folder_that_no_run_can_start_from_is_refused_with_the_reason(studio, tmp_path, names, code, words):

@@ -152,3 +152,28 @@ def test_the_settings_that_differ_are_shown_side_by_side(both, ready):
         made[2].spec = {**made[2].spec, "new_setting": True}
     assert differences(made) == [("lora.r", [8, 16, 16]), ("new_setting", [None, None, True])]
     assert differences(made[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "code", "param"),
+    [
+        ({"kind": "preference"}, "wrong_kind", "data.dataset"),
+        ({"rows": 20, "usable": 10}, "too_many_bad_rows", "data.max_bad_fraction"),
+    ],
+)
+def test_a_run_that_its_data_cannot_feed_is_refused_before_it_waits(studio, ready, stored, code, param):
+    spec = ready(studio)
+    with studio.session() as session:
+        session.execute(update(Dataset).values(**stored))
+    with studio.session() as session, pytest.raises(Invalid) as caught:
+        runs.create(session, spec)
+    assert (caught.value.code, caught.value.param) == (code, param)
+
+
+def test_bad_rows_are_no_hindrance_when_the_spec_tolerates_them(studio, ready):
+    spec = ready(studio)
+    with studio.session() as session:
+        session.execute(update(Dataset).values(rows=20, usable=10))
+    tolerant = spec.model_copy(update={"data": spec.data.model_copy(update={"max_bad_fraction": 0.5})})
+    with studio.session() as session:
+        assert runs.create(session, tolerant).status == "queued"

@@ -69,6 +69,15 @@ def test_a_model_is_described_by_the_engine(bench, model_folder):
     assert models.facts(model).parameters == 15
 
 
+def test_a_model_that_does_not_write_text_stays_refused_when_the_engine_can_load_it(bench, model_folder):
+    with bench.studio.session() as session:
+        model_id = models.add_folder(session, model_folder(architecture="BertForMaskedLM")).id
+    prepare.check_model(bench, model_id)
+    model = stored(bench.studio, Model, model_id)
+    assert model.status == "unusable"
+    assert "does not write text" in model.error
+
+
 def test_a_model_that_the_engine_cannot_read_says_its_last_words(bench, model_folder):
     folder = model_folder()
     (folder / "broken").touch()
@@ -116,6 +125,18 @@ def test_downloads_say_at_once_that_there_is_no_hub(bench, monkeypatch):
         assert row.status == "unusable"
         assert "cannot be reached" in row.error
         assert "HF_HUB_OFFLINE" in row.error
+
+
+def test_a_hub_that_does_not_answer_ends_the_download_with_a_sentence(bench, monkeypatch):
+    studio = bench.studio
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with studio.session() as session:
+        model_id = models.add_hub(session, "org/name").id
+        dataset_id = datasets.add_from_hub(session, "org/rows").id
+    prepare.fetch_model(bench, model_id)
+    prepare.fetch_dataset(bench, dataset_id)
+    for row in (stored(studio, Model, model_id), stored(studio, Dataset, dataset_id)):
+        assert (row.status, "cannot be reached" in row.error) == ("unusable", True)
 
 
 def test_U08_only_needed_files_are_fetched_and_counted():

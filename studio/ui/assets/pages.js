@@ -41,6 +41,29 @@
     if (named.length) document.title = named[named.length - 1].dataset.title;
   };
 
+  // Gradio shows the errors of queued events only, and ours are not queued: what a handler refuses is told here.
+  let told;
+  const tell = ({ title, error }) => {
+    told?.remove();
+    told = document.createElement("div");
+    told.className = "note bad told";
+    told.setAttribute("role", "alert");
+    const head = document.createElement("b");
+    head.textContent = title ?? "";
+    told.append(head, " ", new DOMParser().parseFromString(error, "text/html").body.textContent);
+    told.addEventListener("click", (event) => event.currentTarget.remove());
+    document.body.append(told);
+    const mine = told;
+    setTimeout(() => mine.remove(), 12000);
+  };
+  const ask = window.fetch;
+  window.fetch = async (...given) => {
+    const answer = await ask(...given);
+    if (answer.status === 500 && new URL(answer.url).pathname.startsWith("/gradio_api/run/"))
+      answer.clone().json().then((said) => { if (said.visible && said.error) tell(said); }, () => {});
+    return answer;
+  };
+
   // A pane hands clicks on its own [data-action] buttons to its page's handler, after a question where one is due.
   window.atelierPane = (element, trigger, watch) => {
     watch("value", name);

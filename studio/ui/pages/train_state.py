@@ -11,6 +11,8 @@ from studio import datasets, models
 from studio.context import Studio
 from studio.db.tables import Dataset, Model
 from studio.defaults import suggest
+from studio.errors import Invalid
+from studio.runs import check_fit
 from studio.ui import chrome, form
 from studio.ui.html import link
 from studio.ui.pages.train_cards import Cards
@@ -68,7 +70,6 @@ class State(Cards):
             self.suggested: new,
             self.shown: self.mark(session, dataset_id, model_id),
             self.timer: gr.Timer(active=chosen.pending or any(model.status in BUSY for model in listed)),
-            self.problem: gr.update(visible=False),
             **({} if values == mine else self.form.show(values)),
             **self.judge(session, values, dataset_id, model_id),
         }
@@ -77,12 +78,18 @@ class State(Cards):
         """The faults beside their fields, the settings in words, and the button."""
         chosen = found(session, dataset_id, model_id)
         spec, faults = form.read(values, model=model_id or "", dataset=dataset_id or "")
-        label, able = views.start(views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults)))
+        unfit = refusal(chosen.dataset, spec)
+        faults |= {unfit.param: unfit.message} if unfit and unfit.param in self.form.errors else {}
+        label, able = views.start(
+            views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults), unfit=unfit is not None)
+        )
+        said = chrome.note("bad", unfit.message, unfit.advice) if unfit else ""
         words = {} if spec is None else {self.words: views.method(spec, chrome.devices(session, self.studio))}
         head = views.step_head(3, text("train.method"), done=able)
         return {
             self.start: gr.update(value=label, interactive=able),
             self.head_method: head,
+            self.problem: gr.update(value=said, visible=bool(said)),
             **words,
             **self.form.blame(faults),
         }
@@ -98,6 +105,17 @@ class State(Cards):
         dataset = found(session, dataset_id, model_id).dataset
         states = [f"{model.id} {model.status} {model.progress}" for model in models.list_models(session)]
         return " ".join([dataset.status if dataset else "", *states])
+
+
+def refusal(dataset: Dataset | None, spec: RunSpec | None) -> Invalid | None:
+    """Why these settings cannot learn from this dataset; None when they can, or nobody knows yet."""
+    if dataset is None or spec is None or dataset.status != "ready":
+        return None
+    try:
+        check_fit(dataset, spec)
+    except Invalid as error:
+        return error
+    return None
 
 
 def found(session: Session, dataset_id: str | None, model_id: str | None) -> views.Chosen:

@@ -25,6 +25,7 @@ class Chosen:
     model: Model | None
     spec: RunSpec | None = None
     faulty: bool = False
+    unfit: bool = False
 
     @property
     def pending(self) -> bool:
@@ -158,7 +159,7 @@ def _missing(chosen: Chosen) -> str:
         )
     if dataset.status in BUSY:
         return "train.need_check"
-    if dataset.status != "ready":
+    if dataset.status != "ready" or chosen.unfit:
         return "train.need_usable"
     if model.status in BUSY:
         return "train.need_model_ready"

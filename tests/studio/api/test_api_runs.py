@@ -32,7 +32,7 @@ def test_every_fault_of_a_spec_is_named_with_its_field(client):
     )
     error = answer.json()["error"]
     assert answer.status_code == 400
-    for field in ("model:", "data.nope:", "lora.r:", "training:"):
+    for field in ("model:", "data.nope:", "lora.r:", "training.max_steps:"):
         assert field in error["message"]
 
 
@@ -149,3 +149,10 @@ def test_a_database_out_of_reach_is_a_503_without_details(client, studio):
     answer = client.get("/v1/runs")
     assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
     assert "SELECT" not in answer.text
+
+
+@pytest.mark.parametrize(("body", "words"), [("{bad", "not valid JSON"), ("[]", "must be a JSON object")])
+def test_a_body_that_is_no_object_is_told_in_words(client, body, words):
+    error = client.post("/v1/runs", content=body, headers={"content-type": "application/json"}).json()["error"]
+    assert words in error["message"]
+    assert error["param"] is None

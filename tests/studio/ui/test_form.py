@@ -43,8 +43,10 @@ def legal(section: type[Any]) -> st.SearchStrategy[Any]:
         elif info.annotation in (int, float):
             fields[name] = within(info, info.annotation is int)
         elif name == "target_modules":
-            words = st.lists(st.from_regex(r"[a-z_]{1,12}(\.[a-z0-9_]{1,8})?", fullmatch=True), max_size=4)
+            words = st.lists(st.from_regex(r"[a-z_]{1,12}(\.[a-z0-9_]{1,8})?", fullmatch=True), min_size=1, max_size=4)
             fields[name] = st.one_of(st.just("all-linear"), words.filter(lambda names: names != ["all-linear"]))
+        elif info.annotation is str and name not in ("dataset", "sha256"):
+            fields[name] = st.text(max_size=40)
         elif name not in ("dataset", "sha256"):
             fields[name] = st.sampled_from(get_args(info.annotation))
     if "max_steps" in fields:
@@ -99,13 +101,19 @@ def test_each_fault_stands_beside_its_own_field() -> None:
     }
     spec, faults = form.read(values, model="m", dataset="d")
     assert spec is None
-    assert set(faults) == {"optimizer.learning_rate", "training.seed", "training.dtype", "name"}
+    assert set(faults) == {
+        "optimizer.learning_rate",
+        "training.seed",
+        "lora.target_modules",
+        "training.dtype",
+        "name",
+    }
 
 
-def test_a_rule_over_a_section_is_shown_at_the_setting_it_names() -> None:
+def test_a_rule_beyond_bounds_is_shown_at_its_setting() -> None:
     _, faults = form.read(form.values_of(DEFAULT) | {"training.max_steps": 0}, model="m", dataset="d")
     assert list(faults) == ["training.max_steps"]
-    assert "at least 1" in faults["training.max_steps"]
+    assert faults["training.max_steps"] == "Must be -1 (follow the epochs) or at least 1."
 
 
 def test_a_whole_number_that_arrives_as_a_float_is_whole() -> None:
