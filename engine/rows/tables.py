@@ -99,7 +99,7 @@ def read_parquet(path: Path) -> Iterator[RawRow]:
                     else:
                         yield RawRow(number, None, {key: without_fill(item) for key, item in value.items()})
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        message = f"{path.name} is damaged and cannot be read after row {number}: {cut(error, 200)}"
+        message = f"The file is damaged and cannot be read after row {number}: {cut(error, 200)}"
         raise Failure("damaged_file", message, ["Write the Parquet file again."]) from error
 
 
