@@ -13,6 +13,7 @@ from studio.db.tables import Dataset, Model
 from studio.defaults import suggest
 from studio.ui import chrome, form
 from studio.ui.html import link
+from studio.ui.pages import train_learning as learning
 from studio.ui.pages.train_cards import Cards
 from studio.ui.status import BUSY
 from studio.ui.texts import text
@@ -49,6 +50,7 @@ class State(Cards):
         new = form.values_of(self.suggestion(session, chosen))
         kept = {name: value for name, value in mine.items() if before and value != before.get(name)}
         values = form.values_of(fresh) if fresh else new | kept
+        preview = learning.preview_of(session, self.studio, chosen, values)
         done = (
             chosen.dataset is not None and chosen.dataset.status == "ready",
             chosen.model is not None and chosen.model.status == "ready",
@@ -64,10 +66,14 @@ class State(Cards):
             self.model: gr.update(choices=model_views.choices(listed), value=chosen.model and chosen.model.id),
             self.found: dataset_views.line(chosen.dataset),
             self.prepared: views.model_line(chosen.model) if listed else views.no_model(every),
-            self.learn: views.learn(chosen.dataset),
+            self.learn: views.learn(chosen.dataset, chosen.model, preview),
+            self.level: learning.level_choice(session, chosen, values),
             self.suggested: new,
-            self.shown: self.mark(session, dataset_id, model_id),
-            self.timer: gr.Timer(active=chosen.pending or any(model.status in BUSY for model in listed)),
+            self.shown: self.mark(session, values, dataset_id, model_id),
+            self.timer: gr.Timer(
+                value=learning.pace(preview),
+                active=chosen.pending or learning.waits(preview) or any(model.status in BUSY for model in listed),
+            ),
             self.problem: gr.update(visible=False),
             **({} if values == mine else self.form.show(values)),
             **self.judge(session, values, dataset_id, model_id),
@@ -77,13 +83,18 @@ class State(Cards):
         """The faults beside their fields, the settings in words, and the button."""
         chosen = found(session, dataset_id, model_id)
         spec, faults = form.read(values, model=model_id or "", dataset=dataset_id or "")
-        label, able = views.start(views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults)))
+        preview = learning.found(session, chosen, values)
+        label, able = views.start(
+            views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults), preview=preview)
+        )
+        survey = {} if spec is None else {self.survey: views.survey(chosen.dataset, preview, spec)}
         words = {} if spec is None else {self.words: views.method(spec, chrome.devices(session, self.studio))}
         head = views.step_head(3, text("train.method"), done=able)
         return {
             self.start: gr.update(value=label, interactive=able),
             self.head_method: head,
             **words,
+            **survey,
             **self.form.blame(faults),
         }
 
@@ -93,11 +104,12 @@ class State(Cards):
             return suggest(chosen.dataset, chosen.model, chrome.devices(session, self.studio))
         return RunSpec(model="", data=Data(dataset=""))
 
-    def mark(self, session: Session, dataset_id: str | None, model_id: str | None) -> str:
-        """Changes whenever what is being prepared gets further."""
-        dataset = found(session, dataset_id, model_id).dataset
+    def mark(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> str:
+        """Changes whenever what is being prepared gets further, or the level is another one."""
+        chosen = found(session, dataset_id, model_id)
+        dataset, preview = chosen.dataset, learning.found(session, chosen, values)
         states = [f"{model.id} {model.status} {model.progress}" for model in models.list_models(session)]
-        return " ".join([dataset.status if dataset else "", *states])
+        return " ".join([dataset.status if dataset else "", *states, learning.mark(preview)])
 
 
 def found(session: Session, dataset_id: str | None, model_id: str | None) -> views.Chosen:
