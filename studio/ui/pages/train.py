@@ -75,9 +75,12 @@ class Train(State):
         """While something is being prepared: show how far it is, if that changed."""
         chosen, values = (given[self.dataset], given[self.model]), self.form.values(given)
         with self.studio.session() as session:
-            if self.mark(session, values, *chosen) == given[self.shown]:
-                preview = learning.found(session, found(session, *chosen), values)
+            mark = self.mark(session, values, *chosen)
+            preview = learning.found(session, found(session, *chosen), values)
+            if mark == given[self.shown]:
                 return {self.timer: gr.Timer(value=learning.pace(preview)) if learning.waits(preview) else gr.skip()}
+            if learning.waits(preview) and mark.split("|")[0] == given[self.shown].split("|")[0]:
+                return self.learned(session, values, *chosen)
             return self.show(session, given, *chosen)
 
     def edited(self, given: Given) -> Updates:

@@ -79,6 +79,22 @@ class State(Cards):
             **self.judge(session, values, dataset_id, model_id),
         }
 
+    def learned(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> Updates:
+        """Only what a preview changes, so that it is there at once."""
+        chosen = found(session, dataset_id, model_id)
+        preview = learning.found(session, chosen, values)
+        spec, faults = form.read(values, model=model_id or "", dataset=dataset_id or "")
+        label, able = views.start(
+            views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults), preview=preview)
+        )
+        return {
+            self.learn: views.learn(chosen.dataset, chosen.model, preview),
+            self.level: learning.level_choice(session, chosen, values),
+            self.start: gr.update(value=label, interactive=able),
+            self.shown: self.mark(session, values, dataset_id, model_id),
+            **({} if spec is None else {self.survey: views.survey(chosen.dataset, preview, spec)}),
+        }
+
     def judge(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> Updates:
         """The faults beside their fields, the settings in words, and the button."""
         chosen = found(session, dataset_id, model_id)
@@ -109,7 +125,7 @@ class State(Cards):
         chosen = found(session, dataset_id, model_id)
         dataset, preview = chosen.dataset, learning.found(session, chosen, values)
         states = [f"{model.id} {model.status} {model.progress}" for model in models.list_models(session)]
-        return " ".join([dataset.status if dataset else "", *states, learning.mark(preview)])
+        return " ".join([dataset.status if dataset else "", *states, "|", learning.mark(preview)])
 
 
 def found(session: Session, dataset_id: str | None, model_id: str | None) -> views.Chosen:
