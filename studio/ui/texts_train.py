@@ -87,6 +87,8 @@ EN = {
     "learn.level_data": "As in the data",
     "learn.refusals": "{n} turns will not be learned",
     "learn.refusals_one": "1 turn will not be learned",
+    "learn.in_row": "In 1 row.",
+    "learn.in_rows": "In {n} rows.",
     "learn.at_row": "Row {row}: {message} {fix}",
     "learn.legend": "Kinds of tokens",
     "token.prompt": "prompt",

@@ -68,7 +68,7 @@ def survey(count: int) -> dict[str, Any]:
             "histogram": [{"from": 12 * at, "to": 12 * at + 12, "count": n} for at, n in enumerate(bars)],
         },
         "levels": [],
-        "warnings": [],
+        "warnings": [{"code": "date", "rows": count, "message": "The template was told the date. First in row 1."}],
         "problems": [],
         "problem_counts": {},
     }

@@ -45,7 +45,7 @@ def row(one: Mapping[str, Any]) -> Html:
         note("bad", text("learn.refused", turn=each["turn"] + 1), each["message"], each.get("fix") or "")
         for each in one.get("refusals") or ()
     ]
-    parts += [note("warn", each["message"]) for each in one.get("warnings") or ()]
+    parts += [note("warn", el("span", each["message"])) for each in one.get("warnings") or ()]
     return el("div", parts, cls="stack-8")
 
 
@@ -154,7 +154,10 @@ def notes(found: Mapping[str, Any], dataset: Dataset, kept: previews.Kept, max_l
             for one in listed
         ]
         made.append(note("bad", title, el("ul", items)))
-    return made + [note("warn", one["message"]) for one in found.get("warnings") or ()]
+    for one in found.get("warnings") or ():
+        key = "learn.in_row" if one["rows"] == 1 else "learn.in_rows"
+        made.append(note("warn", text(key, n=figures.count(one["rows"])), one["message"]))
+    return made
 
 
 def failed(preview: Preview) -> Html:
