@@ -47,12 +47,17 @@ def add_data_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
     show.add_argument("--row", type=int, default=1, help="number of the row, from 1")
     check.add_argument("--max-length", type=int, help="tokens that are kept of a sample")
     check.add_argument("--max-bad-fraction", type=float, default=0.01, help="share of bad rows that is tolerated")
+    verbs.add_parser("serve-data", help="answer such questions, one JSON line each, until stdin ends")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb and return the exit status."""
     asked = parser().parse_args(arguments)
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    if asked.verb == "serve-data":
+        from engine import serve_data
+
+        return serve_data.main()  # holds the lifeline itself: it reads stdin
     lifeline.hold(grace_seconds=0)  # whoever takes the run over must find no engine in its folder
     if asked.verb == "train":
         from engine.train import train

@@ -4,6 +4,7 @@ import datetime
 import json
 import math
 import sys
+import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.cuts import Cuts
 from engine.failure import Failure
 from engine.render.levels import Level, Levels
 from engine.render.renderer import Renderer
@@ -147,6 +149,8 @@ class _Count:
     """What is counted while the rows are rendered. Lengths are those of samples."""
 
     limit: int | None
+    rows: int = 0
+    cuts: Cuts = field(default_factory=Cuts)
     lengths: "array[int]" = field(default_factory=lambda: array("q"))
     trained_tokens: int = 0
     truncated: int = 0  # rows
@@ -161,6 +165,8 @@ class _Count:
     def take(self, row: Row, rendered: Rendered) -> None:
         """Count one row."""
         samples = rendered.samples
+        self.rows += 1
+        self.cuts.take(samples)
         self.lengths.extend(len(sample.ids) for sample in samples)
         self.trained_tokens += sum(int(sample.trained[: self.limit].sum()) for sample in samples)
         self.levels.update(Level(sample.level).name for sample in samples)
@@ -183,11 +189,13 @@ def survey_file(
     renderer: Renderer | None,
     *,
     max_length: int | None = None,
+    seconds: float | None = None,
     said: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """The whole file in numbers, as the model would learn it; without a renderer only what its rows are.
 
-    `max_length`: tokens that are kept of each sample; without it nothing is cut. `said` gets rows done and in all.
+    `max_length`: tokens that are kept of each sample; without it nothing is cut. `seconds`: how long to render; the
+    numbers are then of the first `rendered` rows. `said` gets rows done and in all.
     Raises Failure for a file that cannot be read, or a template that does not end.
     """
     format = sniff(path, path.name)
@@ -196,11 +204,13 @@ def survey_file(
     found["problems"] = _listed(report.problems)
     if renderer is None or report.kind not in ("chat", "text"):
         return found
-    count = _Count(max_length)
+    count, until = _Count(max_length), time.monotonic() + (math.inf if seconds is None else seconds)
     for done, row in enumerate(usable(path, format, report.kind), start=1):
         count.take(row, renderer.render(row))
         if done % 100 == 0:
             said(done, report.usable)
+        if time.monotonic() > until:
+            break
     return found | _numbers(count, report, renderer)
 
 
@@ -217,7 +227,9 @@ def _numbers(count: _Count, report: Report, renderer: Renderer) -> dict[str, Any
         "usable": report.usable - count.refused,
         "problems": _listed([*report.problems, *count.problems]),
         "problem_counts": {**report.problem_counts, **count.problem_counts},
+        "rendered": count.rows,
         "samples": len(count.lengths),
+        "cuts": count.cuts.told(),
         "lengths": lengths(count.lengths),
         "trained_tokens": count.trained_tokens,
         "total_tokens": int(kept.sum()),

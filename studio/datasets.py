@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from sqlalchemy import delete as remove
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
@@ -13,7 +14,7 @@ from engine.failure import Failure
 from engine.rows.check import Report
 from engine.rows.files import sniff
 from studio.db import when_over
-from studio.db.tables import Dataset, Run, now
+from studio.db.tables import Dataset, Preview, Run, now
 from studio.errors import Conflict, Invalid, NotFound, TooLarge
 from studio.labels import label, shortened
 from studio.settings import Settings
@@ -175,6 +176,7 @@ def delete(session: Session, storage: Storage, dataset_id: str) -> None:
     if session.scalar(select(exists().where(Run.dataset_id == dataset.id))):
         dataset.status = "deleted"
         dataset.report = None
+        session.execute(remove(Preview).where(Preview.dataset_id == dataset.id))
     else:
         session.delete(dataset)
     session.flush()

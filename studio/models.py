@@ -10,10 +10,11 @@ import huggingface_hub
 from huggingface_hub import constants
 from huggingface_hub.errors import CacheNotFound, HfHubHTTPError
 from pydantic import BaseModel
+from sqlalchemy import delete as remove
 from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 
-from studio.db.tables import Model, Run, now
+from studio.db.tables import Model, Preview, Run, now
 from studio.errors import Conflict, Invalid, NotFound, Unavailable
 from studio.facts import Facts, read_facts
 from studio.labels import shortened
@@ -116,6 +117,7 @@ def add_folder(session: Session, path: str | Path) -> Model:
         model = Model(id=_free_slug(session, name), name=name, source="folder", path=str(folder), created_at=now())
         session.add(model)
     model.facts, model.status, model.error = found.model_dump(), "checking", ""
+    session.execute(remove(Preview).where(Preview.model_id == model.id))  # its files may be others now
     session.flush()
     return model
 

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 RUNS, PREPARE = "runs", "prepare"
 TRAIN = "atelier.train"
-PrepareKind = Literal["check_dataset", "fetch_dataset", "check_model", "fetch_model", "convert_starter"]
+PrepareKind = Literal["check_dataset", "fetch_dataset", "check_model", "fetch_model", "convert_starter", "preview"]
 POLL_SECONDS = 0.2  # how often the file broker looks for messages
 SOCKET_SECONDS = 2.0  # a Redis that does not answer is down
 
@@ -75,9 +75,12 @@ def send_run(celery: Celery, session: Session, run: Run) -> bool:
     return _send(celery, TRAIN, [run.id], RUNS)
 
 
-def send_prepare(celery: Celery, kind: PrepareKind, thing_id: str = "") -> bool:
-    """Ask for a check, download or conversion, after the commit that made the row. False when the broker is down."""
-    return _send(celery, f"atelier.{kind}", [thing_id] if thing_id else [], PREPARE)
+def send_prepare(celery: Celery, kind: PrepareKind, *key: str) -> bool:
+    """Ask for a check, download, conversion or preview, after the commit that made the row of this key.
+
+    False when the broker is down.
+    """
+    return _send(celery, f"atelier.{kind}", list(key), PREPARE)
 
 
 def _send(celery: Celery, task: str, args: list[str], queue: str) -> bool:

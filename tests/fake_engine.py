@@ -99,6 +99,30 @@ def convert(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
 
+def told(kind: str, texts: list[str]) -> list[dict[str, object]]:
+    about = {"role": "user" if kind == "prompt" else "assistant", "turn": 1, "kind": kind, "trained": kind == "answer"}
+    return [{"id": number, "text": text, **about} for number, text in enumerate(texts)]
+
+
+def answer(asked: dict[str, object]) -> dict[str, object]:
+    if asked["level"] == "never":
+        message = "This model has no level “never”."
+        return {"error": {"code": "bad_level", "message": message, "advice": ["Its levels are: low."]}}
+    if asked["verb"] == "show":
+        tokens = told("prompt", ["h", "i", "\n"]) + told("answer", ["y", "o"])
+        row = {"level": "", "samples": [{"turn": 1, "level": {}, "tokens": tokens}], "warnings": [], "refusals": []}
+        return {"rows": [{"row": number, **row} for number in range(1, 21)]}
+    cuts = {"every": 64, "total": [0, 100], "trained": [0, 40], "longest": [[5, 20]], "begins": [[3, 20]]}
+    lengths = {"p50": 5, "p95": 5, "p99": 5, "max": 5, "histogram": [{"from": 5, "to": 6, "count": 20}]}
+    return {"rendered": 20, "cuts": cuts, "lengths": lengths, "levels": [], "warnings": [], "problems": []}
+
+
+def serve_data() -> None:
+    for line in sys.stdin:
+        asked = {"level": "", **json.loads(line)}
+        print(json.dumps(answer(asked)), flush=True)  # noqa: T201
+
+
 def lifeline() -> None:
     while os.read(0, 1):  # not sys.stdin: its lock would abort an orderly exit
         pass
@@ -106,6 +130,8 @@ def lifeline() -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "serve-data":
+        sys.exit(serve_data())
     if os.environ.get("ATELIER_LIFELINE") == "1":
         threading.Thread(target=lifeline, daemon=True).start()
     {"train": train, "describe": describe, "convert-starter": convert}[sys.argv[1]](Path(sys.argv[2]))

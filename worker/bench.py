@@ -10,6 +10,7 @@ from threading import Event, Lock
 
 from studio.context import Studio
 from worker.devices import Device, find_devices, host_name
+from worker.inspector import Inspector
 from worker.launch import ENGINE
 
 
@@ -25,6 +26,7 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.id = f"{self.host[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.inspector = Inspector(self.engine, self.studio.settings.data_dir / "logs" / "inspector.log", self.leaving)
         self._claims = itertools.count(1)
         self._busy: set[str] = set()
         self._lock = Lock()

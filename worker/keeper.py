@@ -9,11 +9,12 @@ from sqlalchemy import delete, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from studio.db.tables import Dataset, DeviceLease, Model, Run, Worker, now
+from studio.db.tables import Dataset, DeviceLease, Model, Preview, Run, Worker, now
 from studio.queue import RUNS, PrepareKind, send_prepare, send_run
 from worker.bench import Bench
 from worker.claims import inputs_ready, sweep
 from worker.devices import find_devices
+from worker.preview import busy_name, warm
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Keeper(Thread):
         self.sent: dict[str, float] = {}
         self.last_good = time.monotonic()
         self.complained = False
+        self.warmed = False
 
     def run(self) -> None:
         """Until the worker leaves."""
@@ -93,24 +95,25 @@ class Keeper(Thread):
         if len(busy) >= self.slots:
             return
         with self.bench.studio.session() as session:
-            waiting = [
-                (f"dataset {key}", TASKS_OF_DATASETS[status], key)
-                for key, status in session.execute(
-                    select(Dataset.id, Dataset.status).where(Dataset.status.in_(TASKS_OF_DATASETS))
-                )
-            ] + [
-                (f"model {key}", TASKS_OF_MODELS[status], key)
-                for key, status in session.execute(
-                    select(Model.id, Model.status).where(Model.status.in_(TASKS_OF_MODELS))
-                )
-            ]
-        self.sent = {key: at for key, at in self.sent.items() if key in {name for name, _kind, _id in waiting}}
-        for name, kind, key in waiting:
+            waiting = preparations(session)
+        self.sent = {name: at for name, at in self.sent.items() if name in waiting}
+        for name, (kind, key) in waiting.items():
             # The first sight is not late yet: whoever made the row has sent it just now.
             first_seen = self.sent.setdefault(name, time.monotonic())
             if name not in busy and time.monotonic() - first_seen >= self.resend_seconds:
                 self.sent[name] = time.monotonic()
-                send_prepare(self.bench.studio.celery, kind, "" if kind == "convert_starter" else key)
+                send_prepare(self.bench.studio.celery, kind, *key)
+        if not busy and not waiting:
+            self._warm()
+
+    def _warm(self) -> None:
+        """Once, with nothing else to do: a first preview should not wait for imports."""
+        if self.is_alive() and not self.warmed:
+            self.warmed = True
+            with self.bench.studio.session() as session:
+                newest = select(Model.path).where(Model.status == "ready").order_by(Model.created_at.desc()).limit(1)
+                folder = session.scalar(newest)
+            Thread(target=warm, args=(self.bench, folder), name="warm", daemon=True).start()
 
     def farewell(self) -> None:
         """Take this worker off the list."""
@@ -119,3 +122,19 @@ class Keeper(Thread):
                 session.execute(delete(Worker).where(Worker.id == self.bench.id))
         except SQLAlchemyError:
             log.warning("the database is out of reach; this worker stays on the list for a while")
+
+
+def preparations(session: Session) -> dict[str, tuple[PrepareKind, tuple[str, ...]]]:
+    """Everything that waits to be prepared: task and key, by the name under which it is worked on."""
+    datasets = session.execute(select(Dataset.id, Dataset.status).where(Dataset.status.in_(TASKS_OF_DATASETS)))
+    models = session.execute(select(Model.id, Model.status).where(Model.status.in_(TASKS_OF_MODELS)))
+    previews = select(Preview.dataset_id, Preview.model_id, Preview.level).where(Preview.status == "waiting")
+    found: dict[str, tuple[PrepareKind, tuple[str, ...]]] = {
+        f"dataset {key}": (TASKS_OF_DATASETS[status], (key,)) for key, status in datasets
+    }
+    for key, status in models:
+        kind = TASKS_OF_MODELS[status]
+        found[f"model {key}"] = (kind, () if kind == "convert_starter" else (key,))
+    for dataset_id, model_id, level in session.execute(previews):
+        found[busy_name(dataset_id, model_id, level)] = ("preview", (dataset_id, model_id, level))
+    return found

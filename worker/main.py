@@ -68,6 +68,7 @@ def serve(
     finally:
         signals.worker_shutting_down.disconnect(leave)
         bench.leaving.set()
+        bench.inspector.close()
         keeper.join(timeout=5)
         keeper.farewell()
         studio.close()

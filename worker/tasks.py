@@ -6,6 +6,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from engine.starter_paths import MODEL_ID
 from studio.queue import TRAIN
 from worker import prepare
+from worker import preview as previews
 from worker.bench import Bench
 from worker.claims import claim_next
 from worker.supervise import supervise
@@ -35,8 +36,11 @@ def register(app: Celery, bench: Bench) -> None:
     def convert_starter() -> None:
         prepare.once(bench, f"model {MODEL_ID}", prepare.convert_starter, MODEL_ID)
 
+    def preview(dataset_id: str, model_id: str, level: str) -> None:
+        previews.once(bench, dataset_id, model_id, level)
+
     app.task(name=TRAIN, throws=(SQLAlchemyError,))(train)
-    for task in (check_dataset, fetch_dataset, check_model, fetch_model, convert_starter):
+    for task in (check_dataset, fetch_dataset, check_model, fetch_model, convert_starter, preview):
         app.task(name=f"atelier.{task.__name__}", throws=(SQLAlchemyError,))(task)
 
 

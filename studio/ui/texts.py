@@ -1,10 +1,14 @@
-"""Every text of the pages, in one catalogue by key. Titles and help of settings come from the RunSpec itself.
+"""Every text of the pages, in one catalogue by key; those of the Train page are in `texts_train`.
+
+Titles and help of settings come from the RunSpec itself.
 
 `label(key)` is for what stays as it is (the browser picks the language), `text(key, **values)` for sentences composed
 on the server. To add a language: one more dictionary of the same keys, handed to `catalogue`.
 """
 
 from gradio.i18n import I18n, I18nData
+
+from studio.ui import texts_train
 
 EN = {
     "app": "Atelier",
@@ -70,66 +74,6 @@ EN = {
     "role.user": "User",
     "role.assistant": "Assistant",
     "role.tool": "Tool",
-    # Train
-    "train.title": "Train",
-    "train.lead": "Drop a file, choose a model, press Start. What can be worked out is worked out, and shown.",
-    "train.data": "Data",
-    "train.drop": "Drop a JSONL, JSON, CSV or Parquet file here",
-    "train.drop_click": "or click to choose one",
-    "train.drop_failed": "This file was not taken",
-    "train.dataset_choose": "or choose a dataset",
-    "train.model": "Model",
-    "train.model_none": "There is no model yet that can be trained.",
-    "train.model_add": "Add a model",
-    "train.method": "Method",
-    "train.name": "Name of the run",
-    "train.name_hint": "Empty: made from model and data",
-    "train.advanced": "Advanced",
-    "train.reset": "Back to the suggested settings",
-    "train.start": "Start",
-    "train.need_data": "Choose a dataset",
-    "train.need_model": "Choose a model",
-    "train.need_both": "Choose a dataset and a model",
-    "train.need_check": "Checking the data…",
-    "train.need_model_ready": "The model is being prepared…",
-    "train.need_usable": "This dataset cannot be used",
-    "train.need_fix": "Correct the marked settings",
-    "train.start_steps": "Start · {steps} steps",
-    "train.start_about": "Start · about {steps} steps",
-    "train.fetching": "Downloading from the Hub…",
-    "train.checking": "Checking every row of {name}…",
-    "train.unusable": "None of this can be trained on.",
-    "train.rows": "{rows} {kind}",
-    "train.aside": "{n} set aside",
-    "train.aside_why": "{n} set aside, see why",
-    "train.all_good": "every row is usable",
-    "train.settings": "{method} · {adapter} · {length}",
-    "train.adapter": "LoRA rank {r}",
-    "train.epochs": "{n} epochs",
-    "train.epoch": "1 epoch",
-    "train.steps": "{n} steps",
-    "train.more": "Learning rate {rate}, batch {batch}, up to {tokens} tokens a row, {held} of the rows held out.",
-    "train.device": "Runs on {device}, {free} free",
-    "train.device_none": "No worker is running: the run will wait in the queue.",
-    "train.cloned": "Settings of {name}. Change what you like, then start.",
-    "train.failed": "The run was not started",
-    # What will be learned
-    "learn.title": "What will be learned",
-    "learn.row": "row {at} of {of}",
-    "learn.next": "Next row",
-    "learn.previous": "Previous row",
-    "learn.learned": "learned",
-    "learn.chosen": "preferred answer",
-    "learn.rejected": "rejected answer",
-    "learn.text": "Text",
-    "learn.empty": "The first rows of your data appear here, as the model will see them.",
-    "learn.empty_help": "A chat row is one JSON object a line:",
-    "learn.example": (
-        '{{"messages": [{{"role": "user", "content": "How do I return shoes?"}},\n {{"role": "assistant", '
-        '"content": "Within 30 days…"}}]}}'
-    ),
-    "learn.example_csv": "A CSV or Parquet table with the columns question and answer works as well.",
-    "learn.wait": "The rows appear here as soon as they are checked.",
     # Settings form
     "form.range": "{low} to {high}.",
     "form.at_least": "At least {low}.",
@@ -373,7 +317,7 @@ EN = {
     "error.title": "That did not work",
     "error.unexpected": "Something unexpected went wrong. The server's log says more.",
     "loading": "Loading…",
-}
+} | texts_train.EN
 
 
 def text(key: str, **values: object) -> str:

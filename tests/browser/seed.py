@@ -10,7 +10,8 @@ from typing import Any
 from engine.rows.check import check
 from engine.spec import Data, LoRA, Optimizer, RunSpec
 from studio.context import Studio
-from studio.db.tables import Dataset, Model, Run, RunEvent, Worker, now
+from studio.db.tables import Dataset, Model, Preview, Run, RunEvent, Worker, now
+from tests.browser import tokens
 
 HOSTILE = "<script>alert('x')</script> {{name}} ${value} ../../etc"
 GIB = 1024**3
@@ -43,11 +44,25 @@ def fill(studio: Studio) -> None:
     folder.mkdir()
     with studio.session() as session:
         session.add_all([*_datasets(folder), *_models(folder), _worker()])
+        session.flush()
+        session.add_all(previews())
     for run, events in _runs():
         with studio.session() as session:
             session.add(run)
             session.flush()
             session.add_all(events)
+
+
+def previews() -> list[Preview]:
+    """One with tokens of every kind, one that failed, one that is on its way."""
+    rows, survey = tokens.rows(HOSTILE), tokens.survey(298)
+    why = "The chat template did not end within 5 seconds. Use the chat template that the model was published with."
+    later = now() + timedelta(days=1)  # it is not tried again meanwhile
+    return [
+        Preview(dataset_id=CHATS, model_id=STARTER, level="", status="ready", rows=rows, survey=survey),
+        Preview(dataset_id=CHATS, model_id="qwen", level="", status="failed", error=why, asked_at=later),
+        Preview(dataset_id=HOSTILE_ROWS, model_id=STARTER, level="", status="waiting"),
+    ]
 
 
 def _datasets(folder: Path) -> list[Dataset]:

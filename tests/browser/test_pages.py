@@ -15,6 +15,9 @@ Watch = Callable[..., Watched]
 
 STATES = {
     "train": ("/", text("train.title")),
+    "train-tokens": (f"/?dataset={seed.CHATS}&model={seed.STARTER}", "of 24,256 tokens are trained"),
+    "train-reading": (f"/?dataset={seed.HOSTILE_ROWS}&model={seed.STARTER}", "Reading it as SmolLM2 135M Instruct"),
+    "train-tokens-failed": (f"/?dataset={seed.CHATS}&model=qwen", text("learn.failed")),
     "train-ready": (f"/?dataset={seed.CHATS}&model={seed.STARTER}", "298 chats"),
     "train-checking": (f"/?dataset={seed.CHECKING}", "Checking every row"),
     "train-useless": (f"/?dataset={seed.USELESS}", text("train.unusable")),
@@ -87,6 +90,20 @@ def test_a_wrong_setting_is_marked_beside_its_field(seeded: str, watch: Watch) -
     page.get_by_role("button", name="Start · 30 steps").wait_for()
     page.get_by_label("Qwen3 1.7B").check()
     page.get_by_text("LoRA rank 8 · 30 steps").wait_for()
+
+
+def test_a_token_says_what_it_is_and_the_next_row_is_a_click_away(seeded: str, watch: Watch) -> None:
+    page = watch(seeded).open(f"/?dataset={seed.CHATS}&model={seed.STARTER}")
+    stop = page.locator(".leaf:visible .tok.stop i")
+    stop.hover()
+    assert stop.get_attribute("title") == "151645 · stop · template · trained"
+    page.get_by_role("button", name=text("learn.next")).click()
+    page.get_by_text(text("learn.refused", turn=2)).first.wait_for()
+    assert page.locator(".leaf:visible .tok.answer").count() == 1
+    page.get_by_role("button", name=text("train.advanced")).click()
+    page.get_by_label("Maximum length").fill("120")
+    page.get_by_text(text("learn.maximum", n=120)).wait_for()
+    page.get_by_text(text("learn.cut", n=12)).wait_for()
 
 
 def test_a_file_that_is_not_taken_says_why(seeded: str, watch: Watch) -> None:

@@ -33,6 +33,11 @@
       setTimeout(() => { button.textContent = before; }, 1500);
     });
   });
+  // What a token is: said when it is pointed at, so that a page of thousands stays light.
+  document.addEventListener("pointerover", (event) => {
+    const token = event.target.closest?.(".tok > i");
+    if (token && !token.title) token.title = `${token.dataset.t} · ${token.parentNode.dataset.about}`;
+  });
   document.addEventListener("change", (event) => { if (event.target.matches?.("input[data-run]")) compare(); });
 
   // The page's title is the last one that something on it names: the bar names the page, a heading the thing shown.

@@ -10,6 +10,7 @@ from studio.context import Studio
 from studio.errors import StudioError
 from studio.ui import chrome, form
 from studio.ui.chrome import QUIET, handler
+from studio.ui.pages import train_learning as learning
 from studio.ui.pages.train_state import Given, State, Updates, found
 from studio.ui.texts import text
 from studio.ui.views import models as model_views
@@ -27,6 +28,7 @@ class Train(State):
         self.file.upload(handler(self.drop), given | {self.file}, outputs, **QUIET)
         self.dataset.input(handler(self.chose), given, outputs, **QUIET)
         self.model.input(handler(self.chose), given, outputs, **QUIET)
+        self.level.input(handler(self.leveled), given | {self.level}, outputs, **QUIET)
         self.timer.tick(handler(self.tick), given, outputs, **QUIET)
         for component in fields:
             component.input(handler(self.edited), given, outputs, trigger_mode="always_last", **QUIET)  # type: ignore[attr-defined]
@@ -71,15 +73,30 @@ class Train(State):
 
     def tick(self, given: Given) -> Updates:
         """While something is being prepared: show how far it is, if that changed."""
+        chosen, values = (given[self.dataset], given[self.model]), self.form.values(given)
         with self.studio.session() as session:
-            if self.mark(session, given[self.dataset], given[self.model]) == given[self.shown]:
-                return {self.timer: gr.skip()}
-            return self.show(session, given, given[self.dataset], given[self.model])
+            mark = self.mark(session, values, *chosen)
+            preview = learning.found(session, found(session, *chosen), values)
+            if mark == given[self.shown]:
+                return {self.timer: gr.Timer(value=learning.pace(preview)) if learning.waits(preview) else gr.skip()}
+            if learning.waits(preview) and mark.split("|")[0] == given[self.shown].split("|")[0]:
+                return self.learned(session, values, *chosen)
+            return self.show(session, given, *chosen)
 
     def edited(self, given: Given) -> Updates:
-        """A setting was changed: judge it, and say what the run will be."""
+        """A setting was changed: judge it, and say what the run will be; another level has another preview."""
+        chosen, values = (given[self.dataset], given[self.model]), self.form.values(given)
         with self.studio.session() as session:
-            return self.judge(session, self.form.values(given), given[self.dataset], given[self.model])
+            if self.mark(session, values, *chosen) == given[self.shown]:
+                return self.judge(session, values, *chosen)
+            return self.show(session, given, *chosen)
+
+    def leveled(self, given: Given) -> Updates:
+        """Another reasoning level: the setting follows, and so does what is shown."""
+        field, level = self.form.fields[learning.LEVEL], given[self.level] or ""
+        with self.studio.session() as session:
+            updates = self.show(session, {**given, field: level}, given[self.dataset], given[self.model])
+            return updates | {field: gr.update(value=level)}
 
     def back(self, given: Given) -> Updates:
         """To what is suggested for this data and model."""

@@ -31,7 +31,7 @@ class Cards:
                     elem_id="start",
                 )
             with gr.Column(scale=5, min_width=340, elem_classes=["side"]):
-                self.learn = chrome.sheet(views.learn(None))
+                self._learn()
         # Kept by the browser, so that they outlive a restart of the server.
         self.suggested = gr.JSON({}, visible=False)
         self.shown = gr.Textbox("", visible=False)
@@ -75,6 +75,20 @@ class Cards:
             form.name_field(self.form)
             form.draw(self.form)
             self.reset = gr.Button(label("train.reset"), size="sm")
+
+    def _learn(self) -> None:
+        with gr.Column(elem_classes=["card", "learn"]):
+            self.learn = chrome.sheet(views.learn(None))
+            self.level = gr.Dropdown(
+                choices=[(text("learn.level_data"), "")],
+                value="",
+                label=label("learn.level"),
+                info=label("learn.level_help"),
+                visible=False,
+                elem_id="level",
+            )
+            chrome.open_choice(self.level)
+            self.survey = chrome.sheet()
 
     def components(self) -> list[Component]:
         """Everything that an event may change."""

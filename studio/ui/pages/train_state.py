@@ -15,6 +15,7 @@ from studio.errors import Invalid
 from studio.runs import check_fit
 from studio.ui import chrome, form
 from studio.ui.html import link
+from studio.ui.pages import train_learning as learning
 from studio.ui.pages.train_cards import Cards
 from studio.ui.status import BUSY
 from studio.ui.texts import text
@@ -51,6 +52,7 @@ class State(Cards):
         new = form.values_of(self.suggestion(session, chosen))
         kept = {name: value for name, value in mine.items() if before and value != before.get(name)}
         values = form.values_of(fresh) if fresh else new | kept
+        preview = learning.preview_of(session, self.studio, chosen, values)
         done = (
             chosen.dataset is not None and chosen.dataset.status == "ready",
             chosen.model is not None and chosen.model.status == "ready",
@@ -66,12 +68,32 @@ class State(Cards):
             self.model: gr.update(choices=model_views.choices(listed), value=chosen.model and chosen.model.id),
             self.found: dataset_views.line(chosen.dataset),
             self.prepared: views.model_line(chosen.model) if listed else views.no_model(every),
-            self.learn: views.learn(chosen.dataset),
+            self.learn: views.learn(chosen.dataset, chosen.model, preview),
+            self.level: learning.level_choice(session, chosen, values),
             self.suggested: new,
-            self.shown: self.mark(session, dataset_id, model_id),
-            self.timer: gr.Timer(active=chosen.pending or any(model.status in BUSY for model in listed)),
+            self.shown: self.mark(session, values, dataset_id, model_id),
+            self.timer: gr.Timer(
+                value=learning.pace(preview),
+                active=chosen.pending or learning.waits(preview) or any(model.status in BUSY for model in listed),
+            ),
             **({} if values == mine else self.form.show(values)),
             **self.judge(session, values, dataset_id, model_id),
+        }
+
+    def learned(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> Updates:
+        """Only what a preview changes, so that it is there at once."""
+        chosen = found(session, dataset_id, model_id)
+        preview = learning.found(session, chosen, values)
+        spec, faults = form.read(values, model=model_id or "", dataset=dataset_id or "")
+        label, able = views.start(
+            views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults), preview=preview)
+        )
+        return {
+            self.learn: views.learn(chosen.dataset, chosen.model, preview),
+            self.level: learning.level_choice(session, chosen, values),
+            self.start: gr.update(value=label, interactive=able),
+            self.shown: self.mark(session, values, dataset_id, model_id),
+            **({} if spec is None else {self.survey: views.survey(chosen.dataset, preview, spec)}),
         }
 
     def judge(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> Updates:
@@ -80,9 +102,12 @@ class State(Cards):
         spec, faults = form.read(values, model=model_id or "", dataset=dataset_id or "")
         unfit = refusal(chosen.dataset, spec)
         faults |= {unfit.param: unfit.message} if unfit and unfit.param in self.form.errors else {}
-        label, able = views.start(
-            views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults), unfit=unfit is not None)
+        preview = learning.found(session, chosen, values)
+        asked = views.Chosen(
+            chosen.dataset, chosen.model, spec, faulty=bool(faults), unfit=unfit is not None, preview=preview
         )
+        label, able = views.start(asked)
+        survey = {} if spec is None else {self.survey: views.survey(chosen.dataset, preview, spec)}
         said = chrome.note("bad", unfit.message, unfit.advice) if unfit else ""
         words = {} if spec is None else {self.words: views.method(spec, chrome.devices(session, self.studio))}
         head = views.step_head(3, text("train.method"), done=able)
@@ -91,6 +116,7 @@ class State(Cards):
             self.head_method: head,
             self.problem: gr.update(value=said, visible=bool(said)),
             **words,
+            **survey,
             **self.form.blame(faults),
         }
 
@@ -100,11 +126,12 @@ class State(Cards):
             return suggest(chosen.dataset, chosen.model, chrome.devices(session, self.studio))
         return RunSpec(model="", data=Data(dataset=""))
 
-    def mark(self, session: Session, dataset_id: str | None, model_id: str | None) -> str:
-        """Changes whenever what is being prepared gets further."""
-        dataset = found(session, dataset_id, model_id).dataset
+    def mark(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> str:
+        """Changes whenever what is being prepared gets further, or the level is another one."""
+        chosen = found(session, dataset_id, model_id)
+        dataset, preview = chosen.dataset, learning.found(session, chosen, values)
         states = [f"{model.id} {model.status} {model.progress}" for model in models.list_models(session)]
-        return " ".join([dataset.status if dataset else "", *states])
+        return " ".join([dataset.status if dataset else "", *states, "|", learning.mark(preview)])
 
 
 def refusal(dataset: Dataset | None, spec: RunSpec | None) -> Invalid | None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.spec import RunSpec
-from studio.db.tables import Dataset, Model
+from studio import previews
+from studio.db.tables import Dataset, Model, Preview
 from studio.defaults import estimate_tokens
 from studio.ui import figures
 from studio.ui.chrome import meter, note
@@ -14,7 +15,7 @@ from studio.ui.html import Child, Html, el, many
 from studio.ui.status import BUSY
 from studio.ui.texts import text
 from studio.ui.views import models as model_views
-from studio.ui.views import rows
+from studio.ui.views import rows, tokens
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Chosen:
     spec: RunSpec | None = None
     faulty: bool = False
     unfit: bool = False
+    preview: Preview | None = None
 
     @property
     def pending(self) -> bool:
@@ -50,8 +52,8 @@ def step_head(number: int, title: str, *, done: bool = False, aside: Child = Non
     )
 
 
-def learn(dataset: Dataset | None) -> Html:
-    """The right side: the first rows as the model will see them."""
+def learn(dataset: Dataset | None, model: Model | None = None, preview: Preview | None = None) -> Html:
+    """The right side: the first rows as tokens, or as a chat until they are known."""
     if dataset is None:
         body = el(
             "div",
@@ -60,12 +62,29 @@ def learn(dataset: Dataset | None) -> Html:
             el("pre", text("learn.example"), cls="log", style="margin-top:6px"),
             el("p", text("learn.example_csv"), cls="quiet small", style="margin-top:8px"),
         )
-        return el("div", el("h2", text("learn.title"), style="margin-bottom:6px"), body, cls="card")
-    preview = (dataset.report or {}).get("messages_preview") or []
-    if preview:
-        return el("div", rows.learned(preview, dataset.rows), cls="card")
+        return el("div", el("h2", text("learn.title"), style="margin-bottom:6px"), body)
+    if preview is not None and preview.rows:
+        said = tokens.failed(preview) if preview.status == "failed" else None
+        return el("div", tokens.learned(preview, dataset.rows), said, cls="stack-8")
+    chats = (dataset.report or {}).get("messages_preview") or []
+    if chats:
+        return el("div", rows.learned(chats, dataset.rows), reading(model, preview), cls="stack-8")
     waiting = text("learn.wait") if dataset.status in BUSY else text("train.unusable")
-    return el("div", el("h2", text("learn.title")), el("div", waiting, cls="empty plain"), cls="card")
+    return el("div", el("h2", text("learn.title")), el("div", waiting, cls="empty plain"))
+
+
+def survey(dataset: Dataset | None, preview: Preview | None, spec: RunSpec) -> Html:
+    """The dataset in numbers, as these settings leave it; nothing until it is known."""
+    return many() if dataset is None or preview is None else tokens.survey(preview, dataset, spec.data.max_length)
+
+
+def reading(model: Model | None, preview: Preview | None) -> Child:
+    """That the tokens are on their way, or why they are not."""
+    if model is None or preview is None:
+        return None
+    if preview.status == "failed":
+        return tokens.failed(preview)
+    return el("div", meter(None), el("p", text("learn.reading", model=model.name), cls="quiet small"), role="status")
 
 
 def model_line(model: Model | None) -> Html:
@@ -126,17 +145,25 @@ def device_words(devices: Sequence[dict[str, Any]]) -> str:
     return text("train.device", device=name, free=figures.size(free))
 
 
-def steps(spec: RunSpec, dataset: Dataset) -> int:
-    """Optimizer steps, estimated from the text of the usable rows (packed) or from their number."""
+def steps(spec: RunSpec, dataset: Dataset, preview: Preview | None = None) -> int:
+    """Optimizer steps, from the tokens of the usable rows (packed; estimated while unknown) or from their number."""
     if spec.training.max_steps > 0:
         return spec.training.max_steps
     share = 1.0 - spec.data.eval_fraction
     sequences = share * dataset.usable
     if spec.data.packing:
-        sequences = min(sequences, share * estimate_tokens(dataset) / spec.data.max_length)
+        sequences = min(sequences, share * tokens_of(spec, dataset, preview) / spec.data.max_length)
     batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
     an_epoch = max(math.ceil(max(sequences, 1.0) / batch), 1)
     return max(math.ceil(an_epoch * spec.training.num_train_epochs), 1)
+
+
+def tokens_of(spec: RunSpec, dataset: Dataset, preview: Preview | None) -> float:
+    """Tokens of all usable rows within the maximum length; those of the rendered rows stand for the others."""
+    if preview is None or "cuts" not in (preview.survey or {}):
+        return estimate_tokens(dataset)
+    kept = previews.kept(preview.survey or {}, spec.data.max_length)
+    return kept.total * dataset.usable / max(kept.rows, 1)
 
 
 def start(chosen: Chosen) -> tuple[str, bool]:
@@ -147,7 +174,7 @@ def start(chosen: Chosen) -> tuple[str, bool]:
     if chosen.spec is None or chosen.dataset is None:
         return text("train.start"), True
     key = "train.start_steps" if chosen.spec.training.max_steps > 0 else "train.start_about"
-    return text(key, steps=figures.count(steps(chosen.spec, chosen.dataset))), True
+    return text(key, steps=figures.count(steps(chosen.spec, chosen.dataset, chosen.preview))), True
 
 
 def _missing(chosen: Chosen) -> str:

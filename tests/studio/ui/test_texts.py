@@ -10,7 +10,7 @@ from studio import runs
 from studio.ui import status, texts
 
 UI = Path(texts.__file__).parent
-SOURCE = {path: path.read_text(encoding="utf-8") for path in UI.rglob("*.py") if path.name != "texts.py"}
+SOURCE = {path: path.read_text(encoding="utf-8") for path in UI.rglob("*.py") if not path.name.startswith("texts")}
 CODE = "\n".join(SOURCE.values())
 CODE = re.sub(r"\s+", " ", CODE).replace("'", '"')
 USED = set(re.findall(r'(?<![.\w])(?:text|label)\( ?"([^"{}]+)"', CODE))

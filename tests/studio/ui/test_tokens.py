@@ -1,0 +1,97 @@
+"""What will be learned, as markup: kinds, counts, what is cut, and text that stays text."""
+
+import re
+from typing import Any
+
+import pytest
+
+from engine.spec import Data, RunSpec, Training
+from studio.db.tables import Dataset, Preview
+from studio.ui.views import tokens, train
+from tests.studio.ui.test_html import ATTACKS, tags
+
+SURVEY: dict[str, Any] = {
+    "rendered": 10,
+    "cuts": {
+        "every": 64,
+        "total": [0, 640, 1240, 1300],
+        "trained": [0, 100, 600, 650],
+        "longest": [[100, 8], [190, 2]],
+        "begins": [[20, 9], [70, 1]],
+    },
+    "lengths": {
+        "p50": 100,
+        "p99": 190,
+        "max": 190,
+        "histogram": [{"from": at, "to": at + 50, "count": n} for at, n in ((0, 0), (50, 0), (100, 8), (150, 2))],
+    },
+    "levels": [],
+    "warnings": [{"code": "date", "rows": 1, "message": "The template asks for the date."}],
+    "problems": [{"row": 3, "line": 3, "code": "template_refuses", "message": "Turn 2: no.", "fix": "Change it."}],
+    "problem_counts": {"template_refuses": 2, "empty": 1},
+}
+DATASET = Dataset(id="d", name="d", kind="chat", rows=10, usable=10, report={"problem_counts": {"empty": 1}})
+
+
+def span(kind: str, text: str, *, trained: bool) -> dict[str, Any]:
+    return {"kind": kind, "role": "user", "turn": 1, "trained": trained, "ids": [7], "texts": [text]}
+
+
+def preview(*spans: dict[str, Any], **more: Any) -> Preview:
+    row = {"row": 4, "samples": [{"turn": 1, "spans": list(spans)}], "warnings": [], "refusals": []}
+    return Preview(level="", status="ready", rows=[row], survey=SURVEY, error="", **more)
+
+
+def text_of(markup: str) -> str:
+    return re.sub(r"\s+", " ", re.sub("<[^>]+>", "", markup))
+
+
+def test_tokens_are_told_apart_by_kind_and_by_being_trained() -> None:
+    made = tokens.learned(preview(span("prompt", "a\n", trained=False), span("answer", "b", trained=True)), 300)
+    assert 'class="tok prompt" data-about="prompt · User · only read"' in made
+    assert 'class="tok answer trained" data-about="answer · User · trained"><i data-t="7">b</i>' in made
+    assert f">{tokens.NEWLINE}</u>\n" in made
+    assert "row 4 of 300" in made
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_what_a_row_or_a_template_says_stays_text(attack: str) -> None:
+    shown = preview(span(attack, attack, trained=True))
+    assert shown.rows is not None
+    shown.rows[0] |= {"refusals": [{"turn": 0, "message": attack, "fix": attack}], "warnings": [{"message": attack}]}
+    shown.rows[0]["samples"][0]["spans"][0]["role"] = attack
+    names = {name for name, _ in tags(tokens.learned(shown, 1))}
+    assert names <= {"section", "div", "h2", "span", "button", "i", "u", "b", "ul", "li"}
+
+
+def test_the_line_of_figures_follows_the_maximum_length() -> None:
+    whole = text_of(tokens.survey(preview(), DATASET, 512))
+    assert "50 % of 1,300 tokens are trained · 0 rows cut · longest 190" in whole
+    short = tokens.survey(preview(), DATASET, 128)
+    assert "48 % of 1,240 tokens are trained · 2 rows cut" in text_of(short)
+    assert short.count('class="over"') == 1
+    assert "maximum 128" in short
+    assert "maximum" not in whole
+    assert "1 rows have nothing left" not in short
+    assert "1 row has nothing left to learn within 64 tokens" in text_of(tokens.survey(preview(), DATASET, 64))
+
+
+def test_what_will_not_be_learned_and_what_to_know_are_said() -> None:
+    said = text_of(tokens.survey(preview(), DATASET, 512))
+    assert "2 turns will not be learned" in said
+    assert "Row 3: Turn 2: no. Change it." in said
+    assert "The template asks for the date." in said
+
+
+def test_a_long_file_says_of_how_many_rows_the_figures_are() -> None:
+    large = Dataset(id="d", name="d", kind="chat", rows=5000, usable=5000)
+    assert "first 10 of 5,000 rows" in tokens.survey(preview(), large, 512)
+
+
+def test_steps_follow_the_tokens_once_they_are_counted() -> None:
+    training = Training(per_device_train_batch_size=1, gradient_accumulation_steps=1, num_train_epochs=2)
+    spec = RunSpec(model="m", data=Data(dataset="d", max_length=128, eval_fraction=0.0), training=training)
+    assert train.tokens_of(spec, DATASET, preview()) == 1240
+    assert train.steps(spec, DATASET, preview()) == 20
+    large = Dataset(id="d", name="d", kind="chat", rows=5000, usable=5000)
+    assert train.tokens_of(spec, large, preview()) == 620_000
