@@ -15,9 +15,8 @@ from engine import attention, isolation, lora
 from engine.devices import choose_device, choose_dtype
 from engine.failure import Failure
 from engine.head import Shape, attach
+from engine.render.tokenizer import ADVICE, ends_of
 from engine.spec import LoRA, RunSpec
-
-CHECK_MODEL = "Check the model on the Models page, or choose another one."
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def load_tokenizer(spec: RunSpec) -> Any:
         return AutoTokenizer.from_pretrained(spec.model)
     except (OSError, ValueError, KeyError) as error:
         raise Failure(
-            "tokenizer_unreadable", f"The tokenizer of {_shown(spec)} could not be loaded: {error}", [CHECK_MODEL]
+            "tokenizer_unreadable", f"The tokenizer of {_shown(spec)} could not be loaded: {error}", ADVICE
         ) from error
 
 
@@ -59,12 +58,7 @@ def stop_ids(spec: RunSpec, tokenizer: Any) -> list[int]:
         ids = GenerationConfig.from_pretrained(spec.model).eos_token_id
     except OSError:  # the file is optional; the model's config may name them
         ids = AutoConfig.from_pretrained(spec.model).get_text_config().eos_token_id
-    found = dict.fromkeys([ids] if isinstance(ids, int) else ids or [])
-    if tokenizer.eos_token_id is not None:
-        found[tokenizer.eos_token_id] = None
-    if not found:
-        raise Failure("no_stop_token", f"{_shown(spec)} names no token that ends an answer.", [CHECK_MODEL])
-    return list(found)
+    return ends_of(tokenizer, ids, _shown(spec))
 
 
 def build(spec: RunSpec) -> Built:
@@ -76,7 +70,7 @@ def build(spec: RunSpec) -> Built:
     model = _load(spec, device, dtype)
     trunk, head = model.get_decoder(), model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or trunk is model:
-        raise Failure("no_head", f"{type(model).__name__} has no language-model head to train with.", [CHECK_MODEL])
+        raise Failure("no_head", f"{type(model).__name__} has no language-model head to train with.", ADVICE)
     native = model.config._attn_implementation
     shape = Shape.of(model.config.get_text_config())
     isolation.check_head(model, trunk, head, shape)
@@ -137,9 +131,9 @@ def _load(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> Any:
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype)
     except OSError as error:
-        raise Failure("model_unreadable", f"{_shown(spec)} could not be loaded: {error}", [CHECK_MODEL]) from error
+        raise Failure("model_unreadable", f"{_shown(spec)} could not be loaded: {error}", ADVICE) from error
     except (ValueError, KeyError, ImportError) as error:
-        raise Failure("model_unknown", f"{_shown(spec)} cannot be trained: {error}", [CHECK_MODEL]) from error
+        raise Failure("model_unknown", f"{_shown(spec)} cannot be trained: {error}", ADVICE) from error
     model.to(device)
     model.requires_grad_(False)
     model.eval()

@@ -26,12 +26,17 @@ def load(folder: Path) -> tuple[Any, list[int]]:
     ids = _eos(folder / "generation_config.json")
     if ids is None:
         ids = _eos(folder / "config.json")
+    return tokenizer, ends_of(tokenizer, ids, folder.name)
+
+
+def ends_of(tokenizer: Any, ids: int | list[int] | None, model: str) -> list[int]:
+    """The ids that end an answer: those the model's config names, and the tokenizer's own. Raises Failure if none."""
     found = dict.fromkeys([ids] if isinstance(ids, int) else ids or [])
     if tokenizer.eos_token_id is not None:
         found[int(tokenizer.eos_token_id)] = None
     if not found:
-        raise Failure("no_stop_token", f"{folder.name} names no token that ends an answer.", ADVICE)
-    return tokenizer, list(found)
+        raise Failure("no_stop_token", f"{model} names no token that ends an answer.", ADVICE)
+    return list(found)
 
 
 def _eos(path: Path) -> int | list[int] | None:

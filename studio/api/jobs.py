@@ -1,6 +1,5 @@
 """`/v1/fine_tuning/jobs`: runs as OpenAI's fine-tuning jobs. A job's id is its run's id."""
 
-from datetime import timedelta
 from typing import Any, Literal
 
 from fastapi import APIRouter
@@ -9,14 +8,14 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from engine.spec import Data, RunSpec
-from studio import runs
+from studio import runs, workers
 from studio.api.deps import After, Limit, Page, TheStudio, page_of
 from studio.api.openai_jobs import Job, JobRequest, check_supported, job_of, spec_of
 from studio.context import Studio
-from studio.db.tables import Dataset, Model, Run, RunEvent, Worker, now
+from studio.db.tables import Dataset, Model, Run, RunEvent
 from studio.defaults import suggest
 from studio.errors import Invalid, StudioError
-from studio.queue import RUNS, send_run
+from studio.queue import send_run
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["Fine-tuning"], max_body_size=16 * 2**20)
 OUR_FIELDS = {
@@ -72,18 +71,11 @@ def suggested(studio: Studio, session: Session, request: JobRequest) -> RunSpec:
     model, dataset = session.get(Model, request.model), session.get(Dataset, request.training_file)
     if model is None or dataset is None:
         return plain  # refused, with the reason, when the run is made
-    spec = suggest(dataset, model, devices(session, studio.settings.lease_seconds))
+    spec = suggest(dataset, model, workers.devices(session, studio.settings.lease_seconds))
     if dataset.status == "ready":
         return spec
     training = spec.training.model_copy(update={"num_train_epochs": plain.training.num_train_epochs})
     return spec.model_copy(update={"data": plain.data, "saving": plain.saving, "training": training})
-
-
-def devices(session: Session, lease_seconds: float) -> list[dict[str, Any]]:
-    """Devices of the workers that are alive."""
-    since = now() - timedelta(seconds=lease_seconds)
-    found = session.scalars(select(Worker.devices).where(Worker.queue == RUNS, Worker.seen_at > since))
-    return [device for listed in found for device in listed]
 
 
 def _sent(studio: Studio, run_id: str) -> Job:

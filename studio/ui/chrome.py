@@ -12,8 +12,9 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from studio import workers
 from studio.context import Studio
-from studio.db.tables import Run, Worker, now
+from studio.db.tables import Run
 from studio.errors import StudioError
 from studio.runs import ACTIVE
 from studio.ui import figures
@@ -49,16 +50,9 @@ def said(error: StudioError) -> str:
     return str(el("span", " ".join(part for part in (error.message, error.advice) if part)))
 
 
-def workers(session: Session, studio: Studio, queue: str = "runs") -> list[Worker]:
-    """Workers of a queue that were heard of within a lease."""
-    found = session.scalars(select(Worker).where(Worker.queue == queue))
-    limit = max(studio.settings.lease_seconds, 2 * BAR_SECONDS)
-    return [worker for worker in found if (now() - worker.seen_at).total_seconds() < limit]
-
-
 def devices(session: Session, studio: Studio) -> list[dict[str, Any]]:
     """Devices of the living workers: name, kind, total_bytes, used_bytes."""
-    return [device for worker in workers(session, studio) for device in worker.devices]
+    return workers.devices(session, max(studio.settings.lease_seconds, 2 * BAR_SECONDS))
 
 
 def bar(session: Session, studio: Studio, page: str) -> Html:
