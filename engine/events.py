@@ -88,6 +88,7 @@ class Step(Said):
     seconds: float
     tokens_per_second: float
     memory: list[DeviceMemory] = []
+    metrics: dict[str, Measured] = Field(default={}, description="What the method measures besides, by name.")
 
 
 class Eval(Said):
@@ -98,6 +99,7 @@ class Eval(Said):
     loss: Measured
     tokens: int
     best: bool = False
+    metrics: dict[str, Measured] = Field(default={}, description="What the method measures besides, by name.")
 
 
 class Sample(Said):

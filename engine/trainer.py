@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +22,10 @@ Loss = Callable[[Tensor, MicroBatch], Tensor]
 
 @dataclass(frozen=True)
 class Stepped:
-    """What one optimizer step did; `skipped` when its gradients were not finite and nothing was changed."""
+    """What one optimizer step did; `skipped` when its gradients were not finite and nothing was changed.
+
+    `metrics`: what the method measures besides the loss, by name (rewards, margins, entropy).
+    """
 
     step: int
     loss: float
@@ -31,6 +34,7 @@ class Stepped:
     tokens: int
     trained_tokens: int
     skipped: bool
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Trainer:

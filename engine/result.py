@@ -1,0 +1,42 @@
+"""What a run leaves behind: answers before and after training, and the adapter."""
+
+from pathlib import Path
+
+from engine.adapter import save_adapter, write_probe
+from engine.checkpoint import size_of
+from engine.events import Phase, Sample, Saved
+from engine.run import Run
+
+MOST_NEW_TOKENS = 96
+
+
+def sample(run: Run) -> None:
+    """Answer the held-out prompts with the base model and with the tuned one."""
+    prompts = run.prepared.prompts
+    if not prompts:
+        return
+    run.say(Phase(phase="sampling", total=len(prompts)))
+    ids = [prompt.ids.tolist() for prompt in prompts]
+    tuned = run.trainer.sample(ids, MOST_NEW_TOKENS)
+    with run.trainer.base_model():
+        base = run.trainer.sample(ids, MOST_NEW_TOKENS)
+    for prompt, before, after in zip(prompts, base, tuned, strict=True):
+        run.say(
+            Sample(
+                step=run.trainer.step,
+                prompt=prompt.messages,
+                expected=prompt.expected,
+                base_answer=run.tokenizer.decode(before, skip_special_tokens=True).strip(),
+                answer=run.tokenizer.decode(after, skip_special_tokens=True).strip(),
+            )
+        )
+
+
+def save(run: Run, probe: Path) -> None:
+    """Write the adapter, and what the clean process will compare it with."""
+    run.say(Phase(phase="saving"))
+    built, samples, folder = run.trainer.built, run.prepared.train, run.folder.adapter
+    save_adapter(built, run.tokenizer, run.spec, run.prepared.counts, run.history, folder)
+    first = samples.ids[: int(samples.offsets[1])].tolist()
+    write_probe(built, first, probe)
+    run.say(Saved(step=run.trainer.step, what="adapter", path=folder.name, bytes=size_of(folder)))

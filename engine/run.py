@@ -1,0 +1,164 @@
+"""A run in progress: loaded from its folder, resumed from its newest whole checkpoint, told by its first event."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import Any
+
+import torch
+
+from engine import events
+from engine.batches import Plan
+from engine.build import build, load_tokenizer, stop_ids
+from engine.card import History, versions
+from engine.checkpoint import Checkpoints
+from engine.data import Prepared, prepare
+from engine.devices import name_of
+from engine.events import Eval, Event, Phase, Started, Step, Warned
+from engine.memory import Heap
+from engine.rundir import RunDir, StopReason
+from engine.spec import RunSpec
+from engine.stopping import Signals, Stopped
+from engine.trainer import Trainer
+
+Say = Callable[[Event], None]
+
+
+@dataclass
+class Last:
+    """The last step done, known to whoever writes the last event."""
+
+    step: int = 0
+
+
+@dataclass
+class Run:
+    """A run in progress: its folder, spec and voice, what is loaded, and what happened so far."""
+
+    folder: RunDir
+    spec: RunSpec
+    say: Say
+    tokenizer: Any
+    prepared: Prepared
+    plan: Plan
+    trainer: Trainer
+    checkpoints: Checkpoints
+    signals: Signals
+    total: int
+    history: History = field(default_factory=History)
+    heap: Heap = field(default_factory=Heap)
+    saved_step: int = 0
+    bad_steps: int = 0
+
+
+def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) -> Run:
+    """Data first (its faults show soonest), then the model, then the newest whole checkpoint."""
+    torch.manual_seed(spec.training.seed)
+    say(Phase(phase="loading_data"))
+    tokenizer = load_tokenizer(spec)
+    stops = stop_ids(spec, tokenizer)
+    prepared = prepare(spec, tokenizer, stops, say, frozen_date=_day_of_start(folder))
+    plan = Plan(
+        prepared.train,
+        max_length=spec.data.max_length,
+        packing=spec.data.packing,
+        batch_size=spec.training.per_device_train_batch_size,
+        accumulation=spec.training.gradient_accumulation_steps,
+        seed=spec.training.seed,
+    )
+    stop_if_asked(folder, signals)
+    say(Phase(phase="loading_model"))
+    built = build(spec)
+    trainer = Trainer(built, spec.optimizer, stops)
+    run = Run(
+        folder=folder,
+        spec=spec,
+        say=say,
+        tokenizer=tokenizer,
+        prepared=prepared,
+        plan=plan,
+        trainer=trainer,
+        checkpoints=Checkpoints(folder.checkpoints, spec.saving.save_total_limit),
+        signals=signals,
+        total=plan.total_steps(spec.training.num_train_epochs, spec.training.max_steps),
+    )
+    _resume(run)
+    last.step = trainer.step
+    say(_started(run))
+    _warn(run)
+    return run
+
+
+def _day_of_start(folder: RunDir) -> date:
+    """The day of the run's first event: a resumed run tells its chat template the same date again."""
+    _, first = next(events.read(folder.events))
+    return datetime.fromtimestamp(first.time, UTC).date()
+
+
+def _resume(run: Run) -> None:
+    """Go on from the newest whole checkpoint, and say so when a newer one was not whole."""
+    found, passed = run.checkpoints.resume(run.trainer.load)
+    for fault in passed:
+        instead = f"went on from {found.name}" if found else "started from the beginning"
+        run.say(
+            Warned(
+                code="checkpoint_passed_over", message=f"A checkpoint cannot be used, so the run {instead}. {fault}."
+            )
+        )
+    run.saved_step = run.trainer.step
+    if not found:
+        return
+    steps: dict[int, Step] = {}
+    evals: dict[int, Eval] = {}
+    for _, event in events.read(run.folder.events):
+        if isinstance(event, Step) and event.step <= run.trainer.step:
+            steps[event.step] = event
+        elif isinstance(event, Eval) and event.step <= run.trainer.step:
+            evals[event.step] = event
+    run.history = History([steps[key] for key in sorted(steps)], [evals[key] for key in sorted(evals)])
+
+
+def _started(run: Run) -> Started:
+    counts, built = run.prepared.counts, run.trainer.built
+    parameters = built.parameters()
+    return Started(
+        total_steps=run.total,
+        first_step=run.trainer.step,
+        device=name_of(built.device),
+        dtype=str(built.dtype).removeprefix("torch."),
+        train_rows=counts.train_rows,
+        eval_rows=counts.eval_rows,
+        bad_rows=counts.bad_rows,
+        truncated_rows=counts.truncated_rows,
+        trained_tokens=counts.trained_tokens,
+        total_tokens=counts.total_tokens,
+        trainable_parameters=sum(value.numel() for value in parameters.values()),
+        total_parameters=sum(value.numel() for value in built.model.parameters()),
+        versions=versions(),
+    )
+
+
+def _warn(run: Run) -> None:
+    """Say what a person should know before the first step."""
+    built = run.trainer.built
+    if built.alone:
+        message = f"Rows are computed one at a time, which is slower: in this model {built.alone}."
+        run.say(Warned(code="documents_alone", message=message))
+    context = getattr(built.model.config.get_text_config(), "max_position_embeddings", None)
+    longest = int(run.prepared.train.lengths.max())
+    if context and longest > context:
+        message = (
+            f"The longest row has {longest} tokens, but the model was made for {context}. Lower the maximum length."
+        )
+        run.say(Warned(code="beyond_context", message=message))
+
+
+def asked(folder: RunDir, signals: Signals) -> StopReason | None:
+    """What a person or a signal asks of the run."""
+    return folder.stop_asked() or signals.asked
+
+
+def stop_if_asked(folder: RunDir, signals: Signals) -> None:
+    """Raise Stopped when a stop is asked for."""
+    if reason := asked(folder, signals):
+        raise Stopped(reason)
