@@ -9,7 +9,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel
@@ -56,6 +56,8 @@ Read when a process starts, and from nowhere else.
 def name_of(annotation: Any) -> str:
     """A type as a person writes it: `sft`, `auto or cpu`, `whole number`, `list of text`."""
     words = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "folder"}
+    if get_origin(annotation) is Annotated:
+        return name_of(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
         return " or ".join(f"`{value}`" for value in get_args(annotation))
     if get_origin(annotation) in (Union, types.UnionType):

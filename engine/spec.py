@@ -5,9 +5,11 @@ Field names are those of TRL, PEFT and transformers where they have a counterpar
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 ADAPTER_TARGETS = Literal["all-linear"]
+AUTO = Literal["auto"]
+Ways = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
@@ -188,6 +190,34 @@ class Training(Section):
         return steps
 
 
+class Layout(Section):
+    """How the run is split over devices; their number is data x shard x tensor x context. auto: planned for them."""
+
+    data: Ways | AUTO = Field(
+        default="auto", title="Data", description="Copies of the sharded model, each learning from its own rows (HSDP)."
+    )
+    shard: Ways | AUTO = Field(
+        default="auto", title="Shard", description="Devices that keep one copy of the weights together (FSDP)."
+    )
+    tensor: Ways | AUTO = Field(
+        default="auto", title="Tensor", description="Devices that compute each layer together, a slice of it each."
+    )
+    expert: Ways | AUTO = Field(
+        default="auto",
+        title="Expert",
+        description="Devices among which the routed experts are spread; divides shard x tensor x context.",
+    )
+    context: Ways | AUTO = Field(
+        default="auto", title="Context", description="Devices that share each sequence, a stretch of its tokens each."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def one_word_is_enough(cls, given: Any) -> Any:
+        """`layout: auto` says the same as every field at its default."""
+        return {} if given == "auto" else given
+
+
 class Saving(Section):
     """When the run measures itself and saves."""
 
@@ -230,6 +260,7 @@ class RunSpec(Section):
     lora: LoRA = LoRA()
     optimizer: Optimizer = Optimizer()
     training: Training = Training()
+    layout: Layout = Layout()
     saving: Saving = Saving()
 
 

@@ -20,8 +20,9 @@ from studio.ui.html import el, many
 from studio.ui.texts import label, text
 
 ELSEWHERE = frozenset({"version", "name", "model", "data.dataset", "data.sha256", "method.type"})
-Kind = Literal["switch", "choice", "whole", "number", "names", "text"]
+Kind = Literal["switch", "choice", "whole", "number", "names", "ways", "text"]
 Values = dict[str, Any]
+SAID = ("names", "ways")  # kinds that need a word on how they are written
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Setting:
         if self.kind == "names":
             words = str(raw or "").strip()
             return words if words in self.choices else [word.strip() for word in words.split(",") if word.strip()]
+        if self.kind == "ways":
+            return int(raw) if str(raw).strip().isdecimal() else str(raw or "").strip() or self.choices[0]
         if self.kind == "whole" and isinstance(raw, float) and raw.is_integer():
             return int(raw)
         return raw
@@ -79,7 +82,7 @@ def _section(annotation: Any) -> type[BaseModel] | None:
 def _setting(name: str, info: FieldInfo) -> Setting:
     kind, choices = _kind(info.annotation)
     help_ = " ".join(
-        part for part in (info.description or "", _bounds(info), text("form.names") if kind == "names" else "") if part
+        part for part in (info.description or "", _bounds(info), text(f"form.{kind}") if kind in SAID else "") if part
     )
     return Setting(name, info.title or name.rpartition(".")[2], help_, kind, choices)
 
@@ -92,7 +95,8 @@ def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
         return "choice", tuple(str(choice) for choice in get_args(annotation))
     if origin in (Union, UnionType):
         words = [choice for part in get_args(annotation) if get_origin(part) is Literal for choice in get_args(part)]
-        return "names", tuple(str(word) for word in words)
+        numbers = any(int in (part, *get_args(part)) for part in get_args(annotation))
+        return "ways" if numbers else "names", tuple(str(word) for word in words)
     simple: dict[Any, Kind] = {bool: "switch", int: "whole", float: "number"}
     return simple.get(annotation, "text"), ()
 

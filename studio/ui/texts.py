@@ -79,6 +79,7 @@ EN = {
     "form.at_least": "At least {low}.",
     "form.above": "Above {low}.",
     "form.names": "Names separated by commas.",
+    "form.ways": "A whole number, or auto.",
     "form.number": "Enter a number.",
     "form.whole": "Enter a whole number.",
     # Run

@@ -7,7 +7,7 @@ import annotated_types
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spec import Data, LoRA, Optimizer, RunSpec, Saving, Training, settings
+from engine.spec import Data, Layout, LoRA, Optimizer, RunSpec, Saving, Training, settings
 from studio.ui import form
 
 DEFAULT = RunSpec(model="m", data=Data(dataset="d"))
@@ -45,6 +45,8 @@ def legal(section: type[Any]) -> st.SearchStrategy[Any]:
         elif name == "target_modules":
             words = st.lists(st.from_regex(r"[a-z_]{1,12}(\.[a-z0-9_]{1,8})?", fullmatch=True), min_size=1, max_size=4)
             fields[name] = st.one_of(st.just("all-linear"), words.filter(lambda names: names != ["all-linear"]))
+        elif section is Layout:
+            fields[name] = st.one_of(st.just("auto"), st.integers(1, 4096))
         elif info.annotation is str and name not in ("dataset", "sha256"):
             fields[name] = st.text(max_size=40)
         elif name not in ("dataset", "sha256"):
@@ -63,6 +65,7 @@ SPECS = st.builds(
     lora=legal(LoRA),
     optimizer=legal(Optimizer),
     training=legal(Training),
+    layout=legal(Layout),
     saving=legal(Saving),
 )
 
