@@ -1,12 +1,13 @@
 """The language-model head without the logits: log-probability per trained token, tile by tile.
 
-For one token the log-probability depends on one hidden vector only, so the forward pass keeps its derivative (N, D) and
-throws the tile's logits (tile, V) away; backward is one multiplication. Values and derivatives are those of the full
-logits.
+A frozen head: a token's log-probability depends on one hidden vector only, so the forward pass keeps its derivative
+(N, D) and throws the tile's logits (tokens, V) away; backward is one multiplication. A head in training: its gradient
+needs what comes from above, so backward computes the logits once more, in tiles of the vocabulary, each of which gives
+its rows of the weight's gradient whole. Values and derivatives are those of the full logits.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -18,10 +19,14 @@ TILE_BYTES = 64 * 2**20  # float32 logits of one tile
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model does to its logits after the head: `cap * tanh(scale * logits / cap)`; `cap` 0 is no cap."""
+    """What happens to logits after the head: `cap * tanh(scale * logits / cap) / temperature`; `cap` 0 is no cap.
+
+    Scale and cap are the model's; the temperature is what its answers are sampled at, 1 unless asked for.
+    """
 
     scale: float = 1.0
     cap: float = 0.0
+    temperature: float = 1.0
 
     @classmethod
     def of(cls, config: Any) -> "Shape":
@@ -32,43 +37,113 @@ class Shape:
         return cls(scale=scale, cap=float(getattr(config, "final_logit_softcapping", None) or 0.0))
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """Logits of any shape as the model shows them."""
-        logits = logits * self.scale if self.scale != 1.0 else logits
-        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+        """Logits of any shape as they enter the softmax."""
+        if self == Shape():
+            return logits
+        logits = logits.float() * self.scale
+        capped = torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+        return capped / self.temperature
+
+    def chain(self, slope: Tensor, shown: Tensor) -> Tensor:
+        """A derivative by shaped logits (`shown`) made one by the head's own output; in place."""
+        if self == Shape():
+            return slope
+        if self.cap:
+            slope.mul_(1.0 - (shown * (self.temperature / self.cap)).square())
+        return slope.mul_(self.scale / self.temperature)
 
 
-class _TokenLogprobs(torch.autograd.Function):
-    """logprobs_N of `targets_N` under softmax(shape(hidden_ND @ weight_VD.T + bias_V)); derivative for hidden only."""
+def _tiles(count: int, other: int) -> list[slice]:
+    """Slices of `count` rows such that one of them, `other` wide in float32, takes TILE_BYTES at most."""
+    rows = max(16, TILE_BYTES // (4 * max(1, other)))
+    return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is asked of one pass through the head."""
+
+    shape: Shape
+    entropy: bool
+
+    def outputs(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Empty float32 results (N,): log-probabilities, and entropies if asked for."""
+        empty = torch.empty(len(hidden_ND), dtype=torch.float32, device=hidden_ND.device)
+        return empty, torch.empty_like(empty) if self.entropy else None
+
+
+class _FrozenHead(torch.autograd.Function):
+    """(logprobs_N, entropy_N) of `targets_N` under softmax(shape(hidden_ND @ weight_VD.T + bias_V))."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, shape: Shape
-    ) -> Tensor:
-        count, vocabulary = len(hidden_ND), len(weight_VD)
-        logprobs_N = torch.empty(count, dtype=torch.float32, device=hidden_ND.device)
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: _How
+    ) -> tuple[Tensor, Tensor | None]:
+        logprobs_N, entropy_N = how.outputs(hidden_ND)
         slope_ND = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
-        rows = max(16, TILE_BYTES // (4 * vocabulary))
-        for start in range(0, count, rows):
-            tile = slice(start, min(start + rows, count))
-            raw = F.linear(hidden_ND[tile], weight_VD, bias_V)
-            shown = shape(raw.float()) if shape != Shape() else raw
+        for tile in _tiles(len(hidden_ND), len(weight_VD)):
+            shown = how.shape(F.linear(hidden_ND[tile], weight_VD, bias_V))
             scores = torch.log_softmax(shown, -1, dtype=torch.float32)
             at = targets_N[tile, None]
             logprobs_N[tile] = scores.gather(1, at).squeeze(1)
+            if entropy_N is not None:
+                entropy_N[tile] = -(scores.exp() * scores).sum(-1)
             if slope_ND is not None:
                 slope = scores.exp_().neg_()
                 slope.scatter_add_(1, at, slope.new_ones(at.shape))
-                if shape.cap:
-                    slope.mul_(1.0 - (shown / shape.cap).square())
-                torch.mm(slope.to(weight_VD.dtype), weight_VD, out=slope_ND[tile])
+                torch.mm(how.shape.chain(slope, shown).to(weight_VD.dtype), weight_VD, out=slope_ND[tile])
         if slope_ND is not None:
-            ctx.save_for_backward(slope_ND.mul_(shape.scale) if shape.scale != 1.0 else slope_ND)
-        return logprobs_N
+            ctx.save_for_backward(slope_ND)
+        if entropy_N is not None:
+            ctx.mark_non_differentiable(entropy_N)
+        return logprobs_N, entropy_N
 
     @staticmethod
-    def backward(ctx: Any, gradient_N: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, gradient_N: Tensor, _: Any) -> tuple[Tensor, None, None, None, None]:
         (slope_ND,) = ctx.saved_tensors
         return (slope_ND * gradient_N[:, None]).to(slope_ND.dtype), None, None, None, None
+
+
+class _TrainedHead(torch.autograd.Function):
+    """The same values, with gradients for the weight and the bias too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: _How
+    ) -> tuple[Tensor, Tensor | None]:
+        logprobs_N, entropy_N = how.outputs(hidden_ND)
+        total_N = torch.empty_like(logprobs_N)  # log of the sum of exponentials
+        for tile in _tiles(len(hidden_ND), len(weight_VD)):
+            shown = how.shape(F.linear(hidden_ND[tile], weight_VD, bias_V)).float()
+            total_N[tile] = shown.logsumexp(-1)
+            logprobs_N[tile] = shown.gather(1, targets_N[tile, None]).squeeze(1) - total_N[tile]
+            if entropy_N is not None:
+                entropy_N[tile] = total_N[tile] - (shown.softmax(-1) * shown).sum(-1)
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, total_N)
+        ctx.how = how
+        if entropy_N is not None:
+            ctx.mark_non_differentiable(entropy_N)
+        return logprobs_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, gradient_N: Tensor, _: Any) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
+        hidden_ND, weight_VD, bias_V, targets_N, total_N = ctx.saved_tensors
+        grad_hidden = torch.zeros_like(hidden_ND, dtype=torch.float32)
+        grad_weight = torch.empty_like(weight_VD)
+        grad_bias = None if bias_V is None else torch.empty_like(bias_V)
+        for tile in _tiles(len(weight_VD), len(hidden_ND)):
+            bias = None if bias_V is None else bias_V[tile]
+            shown = ctx.how.shape(F.linear(hidden_ND, weight_VD[tile], bias)).float()
+            slope = (shown - total_N[:, None]).exp_().neg_()
+            here = ((targets_N >= tile.start) & (targets_N < tile.stop)).nonzero().squeeze(1)
+            slope[here, targets_N[here] - tile.start] += 1.0
+            slope = ctx.how.shape.chain(slope, shown).mul_(gradient_N[:, None])
+            if grad_bias is not None:
+                grad_bias[tile] = slope.sum(0)
+            slope = slope.to(weight_VD.dtype)
+            grad_weight[tile] = slope.t() @ hidden_ND
+            grad_hidden += slope @ weight_VD[tile]
+        return grad_hidden.to(hidden_ND.dtype), grad_weight, grad_bias, None, None
 
 
 def token_logprobs(
@@ -76,24 +151,46 @@ def token_logprobs(
 ) -> Tensor:
     """Float32 log-probabilities (N,) of `targets_N` given hidden states (N, D), without ever holding (N, V).
 
-    The head is frozen: gradients go to the hidden states only; a head that wants gradients is an error (ValueError).
+    Hidden states, weight and bias get gradients when they want them.
     """
-    if weight_VD.requires_grad or (bias_V is not None and bias_V.requires_grad):
-        raise ValueError("the tiled head gives no gradients to its weight")
-    result = _TokenLogprobs.apply(hidden_ND, weight_VD, bias_V, targets_N, shape or Shape())  # type: ignore[no-untyped-call]
-    return cast(Tensor, result)
+    return _measure(hidden_ND, weight_VD, bias_V, targets_N, _How(shape or Shape(), entropy=False))[0]
+
+
+def token_logprobs_and_entropy(
+    hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, *, bias_V: Tensor | None = None, shape: Shape | None = None
+) -> tuple[Tensor, Tensor]:
+    """The log-probabilities, and in the same pass the entropy (N,) in nats of the distribution at each token.
+
+    The entropy is a measurement: no gradient flows through it.
+    """
+    logprobs_N, entropy_N = _measure(hidden_ND, weight_VD, bias_V, targets_N, _How(shape or Shape(), entropy=True))
+    return logprobs_N, cast(Tensor, entropy_N)
+
+
+def _measure(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: _How
+) -> tuple[Tensor, Tensor | None]:
+    trained = weight_VD.requires_grad or (bias_V is not None and bias_V.requires_grad)
+    function = _TrainedHead if trained and torch.is_grad_enabled() else _FrozenHead
+    result = function.apply(hidden_ND, weight_VD, bias_V, targets_N, how)  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor | None], result)
 
 
 def attach(head: nn.Linear, shape: Shape) -> None:
-    """Teach a model's head module a second way to be called: `head(hidden_ND, targets_N=targets)` -> logprobs_N.
+    """Teach a model's head module a second way to be called, inside its own forward.
 
-    It runs inside the module's own forward, so that whatever gathers the weight for a forward (sharding) serves it too.
+    `head(hidden_ND, targets_N=targets)` -> logprobs_N; with `entropy=True` -> (logprobs_N, entropy_N); `temperature`
+    divides the logits. Whatever gathers the weight for a forward (sharding) so serves this one too.
     """
     plain = cast(Callable[[Tensor], Tensor], head.forward)
 
-    def forward(hidden: Tensor, targets_N: Tensor | None = None) -> Tensor:
+    def forward(
+        hidden: Tensor, targets_N: Tensor | None = None, temperature: float = 1.0, entropy: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
         if targets_N is None:
             return plain(hidden)
-        return token_logprobs(hidden, head.weight, targets_N, bias_V=head.bias, shape=shape)
+        measure = token_logprobs_and_entropy if entropy else token_logprobs
+        shown = replace(shape, temperature=temperature)
+        return measure(hidden, head.weight, targets_N, bias_V=head.bias, shape=shown)
 
     head.__dict__["forward"] = forward
