@@ -16,10 +16,11 @@ CURVE_ROWS = 12
 
 @dataclass
 class History:
-    """The steps and evaluations of a run so far, from its own events."""
+    """The steps and evaluations of a run so far, from its own events; `offered` is the step of the saved weights."""
 
     steps: list[Step] = field(default_factory=list)
     evals: list[Eval] = field(default_factory=list)
+    offered: int = 0
 
 
 def versions() -> dict[str, str]:
@@ -122,9 +123,12 @@ def _curve(history: History) -> list[str]:
     steps = history.steps
     if not steps:
         return ["No steps were recorded.", ""]
+    loss = next((event.loss for event in history.evals if event.step == history.offered), None)
+    measured = "" if loss is None else f", where the eval loss was {loss:.4f}"
+    offered = f"The weights are those of step {history.offered} of {steps[-1].step}{measured}."
     last = len(steps) - 1
     chosen = sorted({round(index * last / (CURVE_ROWS - 1)) for index in range(CURVE_ROWS)})
-    lines = ["| step | loss | eval loss |", "| --- | --- | --- |"]
+    lines = [offered, "", "| step | loss | eval loss |", "| --- | --- | --- |"]
     for index in chosen:
         step = steps[index]
         past = [event.loss for event in history.evals if event.step <= step.step and event.loss is not None]

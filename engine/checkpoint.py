@@ -18,17 +18,22 @@ _NAME = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The checkpoints of one run in `folder`, at most `keep` of them."""
+    """The checkpoints of one run in `folder`: the `keep` newest, and the best one besides."""
 
     folder: Path
     keep: int = 2
 
-    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step is."""
+        return self.folder / f"step-{step}"
+
+    def save(self, step: int, write: Callable[[Path], None], best: int | None = None) -> Path:
         """Let `write` fill a new folder, mark it complete, and drop older ones. Raises OSError when the disk is full.
 
-        An older checkpoint goes only after the new one is whole, so there is always one to resume from.
+        An older checkpoint goes only after the new one is whole, so there is always one to resume from; that of the
+        `best` step stays.
         """
-        final = self.folder / f"step-{step}"
+        final = self.path(step)
         partial = self.folder / f".step-{step}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -42,7 +47,8 @@ class Checkpoints:
             raise
         _sync(self.folder)
         for old in self._newest_first()[self.keep :]:
-            shutil.rmtree(old, ignore_errors=True)
+            if old != self.path(best or 0):
+                shutil.rmtree(old, ignore_errors=True)
         return final
 
     def resume(self, read: Callable[[Path], None]) -> tuple[Path | None, list[str]]:

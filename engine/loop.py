@@ -4,7 +4,8 @@ import math
 import time
 
 from engine.batches import in_order
-from engine.checkpoint import size_of
+from engine.best import better, without_gain
+from engine.checkpoint import fault_of, size_of
 from engine.events import Eval, Phase, Saved, Step, Warned
 from engine.failure import Failure
 from engine.memory import measure
@@ -18,25 +19,51 @@ NON_FINITE_IN_A_ROW = 3
 
 
 def train_steps(run: Run, last: Last) -> None:
-    """Every step of the method: say it, measure and save when due, stop when asked."""
+    """Every step of the method: say it, measure and save when due, stop when asked or when no gain is left.
+
+    At the end the trainer holds the weights that are to be offered.
+    """
     saving = run.spec.saving
     eval_every, save_every = share_of(saving.eval_steps, run.total), share_of(saving.save_steps, run.total)
     run.say(Phase(phase="training"))
     stop_if_asked(run.folder, run.signals)
+    steps = METHODS[run.spec.method.type](run.trainer, run.spec, run.plan)
     began = time.perf_counter()
-    for done in METHODS[run.spec.method.type](run.trainer, run.spec, run.plan):
+    while not gains_nothing(run) and (done := next(steps, None)):
         last.step = done.step
         _say_step(run, done, time.perf_counter() - began)
         _check_finite(run, done)
-        if done.step % eval_every == 0 or done.step == run.total:
-            _evaluate(run)
+        measured = done.step % eval_every == 0 or done.step == run.total
+        best = measured and _evaluate(run)
         reason = asked(run.folder, run.signals)
-        due = done.step % save_every == 0 or done.step == run.total or reason == "pause"
+        ends = done.step == run.total or gains_nothing(run)
+        due = done.step % save_every == 0 or ends or best or reason == "pause"
         if due and not run.bad_steps:
             _checkpoint(run)
-        if reason and done.step < run.total:
+        if reason and not ends:
             raise Stopped(reason)
         began = time.perf_counter()
+    _take_best(run)
+
+
+def gains_nothing(run: Run) -> bool:
+    """Whether so many evaluations in a row brought nothing that the run is to end early."""
+    patience = run.spec.saving.early_stopping_patience
+    return 0 < patience <= without_gain(run.history.evals)
+
+
+def _take_best(run: Run) -> None:
+    """Go back to the best evaluation's weights, unless the last ones are asked for or none were ever measured."""
+    if not run.spec.saving.load_best_model_at_end or run.best is None or run.best.step == run.trainer.step:
+        return
+    path = run.checkpoints.path(run.best.step)
+    if fault := fault_of(path):
+        message = (
+            f"The checkpoint of the best step {run.best.step} cannot be used: {fault}. The last weights are offered."
+        )
+        run.say(Warned(code="best_lost", message=message))
+        return
+    run.trainer.load(path)
 
 
 def _say_step(run: Run, done: Stepped, seconds: float) -> None:
@@ -81,26 +108,34 @@ def _check_finite(run: Run, done: Stepped) -> None:
     )
 
 
-def _evaluate(run: Run) -> None:
-    """Mean loss over the trained tokens of the held-out rows."""
+def _evaluate(run: Run) -> bool:
+    """Say the eval loss; True when these weights are to be kept as the best."""
     if not len(run.prepared.eval):
-        return
+        return False
     run.say(Phase(phase="evaluating"))
+    loss, tokens = mean_loss(run)
+    best = better(loss, run.best) and not run.bad_steps  # between bad steps nothing is saved
+    event = Eval(step=run.trainer.step, loss=loss, tokens=tokens, best=best)
+    run.history.evals.append(event)
+    run.best = event if best else run.best
+    run.say(event)
+    run.say(Phase(phase="training"))
+    return best and run.spec.saving.load_best_model_at_end
+
+
+def mean_loss(run: Run) -> tuple[float, int]:
+    """(mean loss over the trained tokens of the held-out rows, how many tokens these are)."""
     total, tokens = 0.0, 0
     for batch in in_order(run.prepared.eval, run.spec.data.max_length):
         if batch.trained_tokens:
             total -= float(run.trainer.logprobs(batch).double().sum())
             tokens += batch.trained_tokens
-    loss = total / tokens if tokens else math.nan
-    earlier = [event.loss for event in run.history.evals if event.loss is not None]
-    event = Eval(step=run.trainer.step, loss=loss, tokens=tokens, best=loss < min(earlier, default=math.inf))
-    run.history.evals.append(event)
-    run.say(event)
-    run.say(Phase(phase="training"))
+    return total / tokens if tokens else math.nan, tokens
 
 
 def _checkpoint(run: Run) -> None:
     step = run.trainer.step
-    path = run.checkpoints.save(step, run.trainer.save)
+    kept = run.best.step if run.best and run.spec.saving.load_best_model_at_end else None
+    path = run.checkpoints.save(step, run.trainer.save, kept)
     run.saved_step = step
     run.say(Saved(step=step, what="checkpoint", path=f"checkpoints/{path.name}", bytes=size_of(path)))

@@ -1,4 +1,4 @@
-"""What a run leaves behind: answers before and after training, and the adapter."""
+"""What a run leaves behind: answers before and after training, the adapter, and in words which step it is from."""
 
 from pathlib import Path
 
@@ -36,7 +36,25 @@ def save(run: Run, probe: Path) -> None:
     """Write the adapter, and what the clean process will compare it with."""
     run.say(Phase(phase="saving"))
     built, samples, folder = run.trainer.built, run.prepared.train, run.folder.adapter
+    run.history.offered = run.trainer.step
     save_adapter(built, run.tokenizer, run.spec, run.prepared.counts, run.history, folder)
     first = samples.ids[: int(samples.offsets[1])].tolist()
     write_probe(built, first, probe)
     run.say(Saved(step=run.trainer.step, what="adapter", path=folder.name, bytes=size_of(folder)))
+
+
+def summary(run: Run, last_step: int) -> str:
+    """Whether the run ended early, and which step's weights it offers."""
+    said = []
+    if last_step < run.total:
+        patience = run.spec.saving.early_stopping_patience
+        said.append(
+            f"Stopped early at step {last_step} of {run.total}: {patience} evaluations in a row were not better."
+        )
+    if run.best is not None and run.best.step == run.trainer.step:
+        said.append(
+            f"The adapter is that of step {run.trainer.step}, where the eval loss was lowest: {run.best.loss:.4g}."
+        )
+    else:
+        said.append(f"The adapter is that of the last step, {run.trainer.step}.")
+    return " ".join(said)

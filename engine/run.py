@@ -9,6 +9,7 @@ import torch
 
 from engine import events
 from engine.batches import Plan
+from engine.best import lowest, still_there
 from engine.build import build, load_tokenizer, stop_ids
 from engine.card import History, versions
 from engine.checkpoint import Checkpoints
@@ -33,7 +34,10 @@ class Last:
 
 @dataclass
 class Run:
-    """A run in progress: its folder, spec and voice, what is loaded, and what happened so far."""
+    """A run in progress: its folder, spec and voice, what is loaded, and what happened so far.
+
+    `best`: the best evaluation so far, whose checkpoint is kept when its weights are to be offered.
+    """
 
     folder: RunDir
     spec: RunSpec
@@ -47,6 +51,7 @@ class Run:
     total: int
     history: History = field(default_factory=History)
     heap: Heap = field(default_factory=Heap)
+    best: Eval | None = None
     saved_step: int = 0
     bad_steps: int = 0
 
@@ -116,6 +121,8 @@ def _resume(run: Run) -> None:
         elif isinstance(event, Eval) and event.step <= run.trainer.step:
             evals[event.step] = event
     run.history = History([steps[key] for key in sorted(steps)], [evals[key] for key in sorted(evals)])
+    offered = run.spec.saving.load_best_model_at_end
+    run.best = still_there(run.history.evals, run.folder.checkpoints) if offered else lowest(run.history.evals)
 
 
 def _started(run: Run) -> Started:

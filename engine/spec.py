@@ -234,7 +234,23 @@ class Saving(Section):
         description="Steps between checkpoints; below 1 it is a share of all steps.",
     )
     save_total_limit: int = Field(
-        default=2, ge=1, le=100, title="Checkpoints kept", description="Older checkpoints are removed."
+        default=2,
+        ge=1,
+        le=100,
+        title="Checkpoints kept",
+        description="Older checkpoints are removed; the best one is kept besides.",
+    )
+    load_best_model_at_end: bool = Field(
+        default=True,
+        title="Offer the best",
+        description="The result is that of the evaluation with the lowest loss; off: that of the last step.",
+    )
+    early_stopping_patience: int = Field(
+        default=0,
+        ge=0,
+        le=1000,
+        title="Early stopping",
+        description="End the run after this many evaluations in a row that are not better than the best; 0 never does.",
     )
     sample_prompts: int = Field(
         default=3,

@@ -15,7 +15,7 @@ from engine.events import Finished, Phase
 from engine.failure import Failure
 from engine.loop import train_steps
 from engine.memory import is_out_of_memory, out_of_memory
-from engine.result import sample, save
+from engine.result import sample, save, summary
 from engine.run import Last, Say, load
 from engine.rundir import RunDir
 from engine.spec import RunSpec
@@ -86,6 +86,7 @@ def _work(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last)
         train_steps(run, last)
         sample(run)
         save(run, probe)
+        told, code = summary(run, last.step), "stopped_early" if last.step < run.total else ""
         device = run.trainer.built.device
         del run  # the clean process needs the memory
         if device.type != "cpu":
@@ -93,7 +94,7 @@ def _work(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last)
         say(Phase(phase="checking_adapter", detail="loading it in a clean process with stock PEFT"))
         verdict = verify_adapter(folder.adapter, spec, probe, device)
     message = (
-        f"The adapter loads in stock PEFT and its logits agree: {verdict['divergence']:.1g} nats from the trainer's, "
+        f"{told} It loads in stock PEFT and its logits agree: {verdict['divergence']:.1g} nats from the trainer's, "
         f"{verdict['effect']:.1g} from the base model's."
     )
-    return Finished(status="succeeded", step=last.step, message=message)
+    return Finished(status="succeeded", step=last.step, code=code, message=message)

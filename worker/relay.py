@@ -53,15 +53,14 @@ class Relay:
             session.execute(update(Run).where(held(claim), Run.status == "preparing").values(status=status))
         return len(lines)
 
-    def catch_up(self, sessions: sessionmaker[Session], claim: Claim) -> bool:
-        """Store what an engine still said after its worker was gone; True when that was its success."""
+    def catch_up(self, sessions: sessionmaker[Session], claim: Claim) -> events.Finished | None:
+        """Store what an engine still said after its worker was gone; its last event when that was its success."""
         more = True
         while more:
             with sessions.begin() as session:
                 more = bool(self.relay(session, claim))
-        succeeded = self.finished is not None and self.finished.status == "succeeded"
-        self.finished = None
-        return succeeded
+        finished, self.finished = self.finished, None
+        return finished if finished is not None and finished.status == "succeeded" else None
 
     def _meaning(self, event: events.Event) -> dict[str, Any]:
         """Columns of the run's row that the event changes."""

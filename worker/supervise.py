@@ -48,8 +48,8 @@ def supervise(studio: Studio, claim: Claim, engine: Sequence[str], leaving: Even
             relay = Relay(run_dir, run.events_offset, run.total_steps, run.best_eval_loss)
         verify(spec)
         lay_out(run_dir, spec)
-        if relay.catch_up(studio.sessions, claim):
-            _settle(studio, claim, "succeeded", phase="", phase_detail="")
+        if done := relay.catch_up(studio.sessions, claim):
+            _settle(studio, claim, "succeeded", phase="", phase_detail=storable(done.message))
             return
         process = launch.start(
             [*engine, "train", str(run_dir.path)],
@@ -164,7 +164,7 @@ class Supervision:
     def _outcome(self, code: int) -> tuple[str, dict[str, Any]]:
         said, wanted = self.relay.finished, self.stopping.wanted
         if said is not None and said.status == "succeeded":
-            return "succeeded", {"phase": "", "phase_detail": ""}
+            return "succeeded", {"phase": "", "phase_detail": storable(said.message)}
         if wanted == "cancel":
             return "cancelled", {"phase": "", "phase_detail": ""}
         if said is not None and said.status == "failed":

@@ -119,7 +119,8 @@ def outcome(run: Run) -> Child:
     if run.status == "failed":
         return failure(run)
     if run.status == "succeeded":
-        return note("good", text("run.done"))
+        detail = el("div", run.phase_detail, cls="quiet small") if run.phase_detail else None
+        return note("good", text("run.done"), detail)
     return note("warn", text("run.paused")) if run.status == "paused" else None
 
 
