@@ -18,6 +18,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True)
     train = verbs.add_parser("train", help="train the run in a folder with a spec.json; resumes by itself")
     train.add_argument("run_dir", type=Path)
+    verbs.add_parser("standby", help="load the libraries, then train the run whose folder is the first line of stdin")
     verify = verbs.add_parser(
         "verify", help="load an adapter with stock PEFT and compare its logits with the trainer's"
     )
@@ -58,6 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
         from engine import serve_data
 
         return serve_data.main()  # holds the lifeline itself: it reads stdin
+    if asked.verb == "standby":
+        from engine import standby
+
+        return standby.main()  # so does this one
     lifeline.hold(grace_seconds=0)  # whoever takes the run over must find no engine in its folder
     if asked.verb == "train":
         from engine.train import train

@@ -123,6 +123,18 @@ def serve_data() -> None:
         print(json.dumps(answer(asked)), flush=True)  # noqa: T201
 
 
+def standby() -> None:
+    if not (told := os.read(0, 4096)):
+        sys.exit(0)
+    threading.Thread(target=lifeline, daemon=True).start()
+    run = Path(told.decode().strip())
+    log = os.open(run / "log.txt", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    (run / "stood-by").touch()
+    train(run)
+
+
 def lifeline() -> None:
     while os.read(0, 1):  # not sys.stdin: its lock would abort an orderly exit
         pass
@@ -132,6 +144,8 @@ def lifeline() -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "serve-data":
         sys.exit(serve_data())
+    if sys.argv[1] == "standby":
+        sys.exit(standby())
     if os.environ.get("ATELIER_LIFELINE") == "1":
         threading.Thread(target=lifeline, daemon=True).start()
     {"train": train, "describe": describe, "convert-starter": convert}[sys.argv[1]](Path(sys.argv[2]))

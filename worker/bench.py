@@ -12,6 +12,7 @@ from studio.context import Studio
 from worker.devices import Device, find_devices, host_name
 from worker.inspector import Inspector
 from worker.launch import ENGINE
+from worker.standby import Standby
 
 
 @dataclass
@@ -26,7 +27,9 @@ class Bench:
 
     def __post_init__(self) -> None:
         self.id = f"{self.host[:40]}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.inspector = Inspector(self.engine, self.studio.settings.data_dir / "logs" / "inspector.log", self.leaving)
+        logs = self.studio.settings.data_dir / "logs"
+        self.standby = Standby(self.engine, logs / "standby.log")
+        self.inspector = Inspector(self.engine, logs / "inspector.log", self.leaving)
         self._claims = itertools.count(1)
         self._busy: set[str] = set()
         self._lock = Lock()
@@ -35,6 +38,11 @@ class Bench:
         """A name for the next claim: no two claims share one, not even two of this worker on one run."""
         with self._lock:
             return f"{self.id}.{next(self._claims)}"
+
+    def close(self) -> None:
+        """End the engines that wait here; `leaving` must be set."""
+        self.inspector.close()
+        self.standby.close()
 
     @contextmanager
     def only_once(self, key: str) -> Iterator[bool]:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from threading import Thread
 
@@ -13,7 +14,7 @@ from studio.db.tables import Dataset, DeviceLease, Model, Preview, Run, Worker, 
 from studio.queue import RUNS, PrepareKind, send_prepare, send_run
 from worker.bench import Bench
 from worker.claims import inputs_ready, sweep
-from worker.devices import find_devices
+from worker.devices import choices, find_devices
 from worker.preview import busy_name, warm
 
 log = logging.getLogger(__name__)
@@ -84,10 +85,17 @@ class Keeper(Thread):
         free = [device for device in self.bench.devices if f"{self.bench.host}/{device.name}" not in taken]
         if not free:
             return
+        self._stand_by([device.name for device in free])
         late = now() - timedelta(seconds=self.resend_seconds)
         due = select(Run).where(Run.status == "queued", or_(Run.sent_at.is_(None), Run.sent_at < late), inputs_ready())
         for run in session.scalars(due.order_by(Run.queued_at, Run.id).limit(len(free))).all():
             send_run(self.bench.studio.celery, session, run)
+
+    def _stand_by(self, free: Sequence[str]) -> None:
+        """Have an engine waiting for the free device that the next run will take."""
+        likely = next((name for name in choices(self.bench.devices, "auto") if name in free), None)
+        if likely is not None and self.is_alive():
+            self.bench.standby.keep(f"{self.bench.host}/{likely}")
 
     def _wake_preparations(self) -> None:
         """Send again what waits to be prepared and that nobody here is at, while there is a free hand."""

@@ -54,15 +54,8 @@ class Process:
         return code
 
 
-def start(
-    argv: Sequence[str], *, log: Path, extra: Mapping[str, str] | None = None, marker: Path | None = None
-) -> Process:
-    """Start a program of the engine. Its output is appended to `log`; it ends when this process does.
-
-    With `marker`, a process that an earlier worker left in that file is killed first.
-    """
-    if marker is not None:
-        end_leftover(marker)
+def start(argv: Sequence[str], *, log: Path, extra: Mapping[str, str] | None = None) -> Process:
+    """Start a program of the engine. Its output is appended to `log`; it ends when this process does."""
     with log.open("ab") as output:
         popen = subprocess.Popen(
             list(argv),
@@ -72,11 +65,15 @@ def start(
             start_new_session=True,
             env=environment(extra),
         )
-    if marker is not None:
-        with contextlib.suppress(psutil.Error):
-            told = {"host": os.uname().nodename, "pid": popen.pid, "started": psutil.Process(popen.pid).create_time()}
-            marker.write_text(json.dumps(told), encoding="utf-8")
     return Process(popen)
+
+
+def mark(process: Process, marker: Path) -> None:
+    """Note in a file which process this is, so that another worker can end it: see `end_leftover`."""
+    with contextlib.suppress(psutil.Error):
+        started = psutil.Process(process.popen.pid).create_time()
+        told = {"host": os.uname().nodename, "pid": process.popen.pid, "started": started}
+        marker.write_text(json.dumps(told), encoding="utf-8")
 
 
 def end_leftover(marker: Path) -> None:

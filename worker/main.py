@@ -68,7 +68,7 @@ def serve(
     finally:
         signals.worker_shutting_down.disconnect(leave)
         bench.leaving.set()
-        bench.inspector.close()
+        bench.close()
         keeper.join(timeout=5)
         keeper.farewell()
         studio.close()

@@ -16,8 +16,8 @@ from studio.db.tables import Run
 from studio.errors import StudioError
 from studio.labels import storable
 from worker import claims, launch
+from worker.bench import Bench
 from worker.claims import Claim
-from worker.devices import engine_environment
 from worker.prepare_run import lay_out, resolve, verify
 from worker.relay import Relay, log_tail
 
@@ -38,8 +38,9 @@ class Stopping:
     killed: bool = False
 
 
-def supervise(studio: Studio, claim: Claim, engine: Sequence[str], leaving: Event) -> None:
-    """Carry a claimed run to its end. `leaving` says that this worker is to end: the run is saved and queued again."""
+def supervise(bench: Bench, claim: Claim) -> None:
+    """Carry a claimed run to its end. When the worker is to end meanwhile, the run is saved and queued again."""
+    studio = bench.studio
     run_dir = studio.storage.run_dir(claim.run_id)
     try:
         with studio.session() as session:
@@ -51,12 +52,7 @@ def supervise(studio: Studio, claim: Claim, engine: Sequence[str], leaving: Even
         if done := relay.catch_up(studio.sessions, claim):
             _settle(studio, claim, "succeeded", phase="", phase_detail=storable(done.message))
             return
-        process = launch.start(
-            [*engine, "train", str(run_dir.path)],
-            log=run_dir.log,
-            extra=engine_environment(claim.device),
-            marker=run_dir.path / launch.PROCESS_FILE,
-        )
+        process = bench.standby.start(run_dir, claim.device)
     except StudioError as error:
         _settle(
             studio, claim, "failed", error=_error(error.code, error.message, [error.advice] if error.advice else [])
@@ -72,7 +68,7 @@ def supervise(studio: Studio, claim: Claim, engine: Sequence[str], leaving: Even
         )
         return
     log.info("%s: the engine runs on %s (pid %d)", claim.run_id, claim.device, process.popen.pid)
-    supervision = Supervision(studio, claim, relay, process, leaving)
+    supervision = Supervision(studio, claim, relay, process, bench.leaving)
     try:
         ours = supervision.watch()
     finally:

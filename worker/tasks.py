@@ -52,6 +52,6 @@ def work(bench: Bench) -> int:
         claim = claim_next(bench.studio.sessions, bench.host, bench.devices, bench.new_holder(), lease)
         if claim is None:
             break
-        supervise(bench.studio, claim, bench.engine, bench.leaving)
+        supervise(bench, claim)
         done += 1
     return done

@@ -32,7 +32,7 @@ def bench(both: Studio, fake_engine: list[str]) -> Iterator[Bench]:
     made = Bench(both, fake_engine)
     yield made
     made.leaving.set()
-    made.inspector.close()
+    made.close()
 
 
 @pytest.fixture

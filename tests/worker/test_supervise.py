@@ -287,7 +287,8 @@ def test_D19_a_dataset_file_that_is_gone_or_changed_fails_clearly(bench, new_run
 def test_an_engine_that_cannot_be_started_fails_the_run(bench, new_run, read):
     run_id = new_run(bench.studio)
     claim = claim_next(bench.studio.sessions, bench.host, bench.devices, bench.new_holder(), 5)
-    supervise(bench.studio, claim, ["/no/such/program"], bench.leaving)
+    bench.standby.engine = ["/no/such/program"]
+    supervise(bench, claim)
     assert read(run_id).error["code"] == "engine_not_started"
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks: each a module that measures one promise and prints its figures."""
