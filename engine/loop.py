@@ -3,12 +3,11 @@
 import math
 import time
 
-from engine.batches import in_order
 from engine.checkpoint import size_of
 from engine.events import Eval, Phase, Saved, Step, Warned
 from engine.failure import Failure
 from engine.memory import measure
-from engine.methods import METHODS
+from engine.methods import EVALUATIONS, METHODS
 from engine.run import Last, Run, asked, stop_if_asked
 from engine.schedule import share_of
 from engine.stopping import Stopped
@@ -82,18 +81,19 @@ def _check_finite(run: Run, done: Stepped) -> None:
 
 
 def _evaluate(run: Run) -> None:
-    """Mean loss over the trained tokens of the held-out rows."""
+    """What the method measures on the held-out rows."""
     if not len(run.prepared.eval):
         return
     run.say(Phase(phase="evaluating"))
-    total, tokens = 0.0, 0
-    for batch in in_order(run.prepared.eval, run.spec.data.max_length):
-        if batch.trained_tokens:
-            total -= float(run.trainer.logprobs(batch).double().sum())
-            tokens += batch.trained_tokens
-    loss = total / tokens if tokens else math.nan
+    found = EVALUATIONS[run.spec.method.type](run.trainer, run.spec, run.prepared.eval)
     earlier = [event.loss for event in run.history.evals if event.loss is not None]
-    event = Eval(step=run.trainer.step, loss=loss, tokens=tokens, best=loss < min(earlier, default=math.inf))
+    event = Eval(
+        step=run.trainer.step,
+        loss=found.loss,
+        tokens=found.tokens,
+        best=found.loss < min(earlier, default=math.inf),
+        metrics=found.metrics,
+    )
     run.history.evals.append(event)
     run.say(event)
     run.say(Phase(phase="training"))
