@@ -3,7 +3,8 @@
 Field names are those of TRL, PEFT and transformers where they have a counterpart. This module imports no torch.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -297,6 +298,17 @@ class RunSpec(Section):
     def a_method_without_its_name_is_sft(cls, method: Any) -> Any:
         """Settings of a method that do not say of which."""
         return {"type": "sft", **method} if isinstance(method, dict) else method
+
+
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The groups of settings that a field can hold: none, one, or the variants of a union."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+
+
+METHODS: dict[str, type[Any]] = {
+    section.model_fields["type"].default: section for section in sections_in(RunSpec.model_fields["method"].annotation)
+}
 
 
 def settings(spec: BaseModel, prefix: str = "") -> dict[str, Any]:
