@@ -17,11 +17,12 @@ from engine.batches import Samples
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
 from engine.inspect_data import renderer_for
+from engine.render.pair import render_pair
 from engine.render.renderer import Renderer, trained_turns
 from engine.render.sample import Rendered
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
-from engine.spec import RunSpec
+from engine.spec import SFT, RunSpec
 
 SPLIT = 0x5EED  # keeps the split's random numbers apart from those of the row order
 SAY_EVERY = 1.0  # seconds
@@ -131,6 +132,9 @@ def held_out(rows: int, fraction: float, seed: int) -> frozenset[int]:
     return frozenset(np.random.default_rng([seed, SPLIT]).permutation(rows)[:count].tolist())
 
 
+_Document = tuple[NDArray[np.int32], NDArray[np.bool_], tuple[int, ...]]  # ids, trained, tokens of its answers
+
+
 @dataclass
 class _Store:
     """Samples while they are collected: flat and compact."""
@@ -139,14 +143,16 @@ class _Store:
     trained: bytearray = field(default_factory=bytearray)
     offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))
     rows: "array[int]" = field(default_factory=lambda: array("q"))
+    answers: list[tuple[int, ...]] = field(default_factory=list)
     row_count: int = 0
 
-    def add(self, row: int, ids: NDArray[np.int32], trained: NDArray[np.bool_]) -> None:
+    def add(self, row: int, ids: NDArray[np.int32], trained: NDArray[np.bool_], answers: tuple[int, ...]) -> None:
         """Append one sample."""
         self.ids.frombytes(ids.astype(np.int32).tobytes())
         self.trained += trained.tobytes()
         self.offsets.append(len(self.ids))
         self.rows.append(row)
+        self.answers.append(answers)
 
     def samples(self) -> Samples:
         """What was collected, without a copy."""
@@ -155,6 +161,7 @@ class _Store:
             trained=np.frombuffer(self.trained, dtype=np.bool_),
             offsets=np.frombuffer(self.offsets, dtype=np.int64),
             rows=np.frombuffer(self.rows, dtype=np.int64),
+            answers=np.array(self.answers, dtype=np.int64) if any(self.answers) else None,
         )
 
 
@@ -176,26 +183,48 @@ class _Work:
 
     def take(self, index: int, row: Row) -> None:
         """Render, cut and keep one row."""
-        rendered = self.renderer.render(row, self.spec.method.train_on)
+        if row.kind == "preference":
+            self._take_pair(index, row)
+            return
+        train_on = self.spec.method.train_on if isinstance(self.spec.method, SFT) else "all_turns"
+        rendered = self.renderer.render(row, train_on)
         self._note(row, rendered)
         if not rendered.samples:
             self.refused_rows += 1
             return
-        store = self.eval if index in self.eval_rows else self.train
         limit = self.spec.data.max_length
-        kept = 0
-        for sample in rendered.samples:
-            if sample.trained[:limit].any():
-                store.add(row.number, sample.ids[:limit], sample.trained[:limit])
-                kept += 1
         self.truncated_rows += any(len(sample.ids) > limit for sample in rendered.samples)
-        if kept:
+        kept = [(sample.ids[:limit], sample.trained[:limit], ()) for sample in rendered.samples]
+        needed = min(int(np.argmax(sample.trained)) for sample in rendered.samples)
+        self._keep(index, row, [one for one in kept if one[1].any()], needed, rendered.samples[-1].level)
+
+    def _take_pair(self, index: int, row: Row) -> None:
+        """Render both answers to a prompt, cut each, and keep them as one document with the prompt once."""
+        rendered = render_pair(self.renderer, row)
+        self._note(row, Rendered(warnings=rendered.warnings, refusals=rendered.refusals))
+        if rendered.pair is None:
+            self.refused_rows += 1
+            return
+        pair, limit = rendered.pair, self.spec.data.max_length
+        sides = (pair.chosen, pair.rejected)
+        self.truncated_rows += any(len(side.ids) > limit for side in sides)
+        at = pair.prompt_length
+        ids = np.concatenate([pair.prompt, *(side.ids[at:limit] for side in sides)])
+        trained = np.concatenate([np.zeros(at, dtype=np.bool_), *(side.trained[at:limit] for side in sides)])
+        answers = tuple(len(side.ids[at:limit]) for side in sides)
+        self._keep(index, row, [(ids, trained, answers)] if at < limit else [], at, pair.chosen.level)
+
+    def _keep(self, index: int, row: Row, documents: list[_Document], needed: int, level: Variables) -> None:
+        """Store what is left of a row, and its prompt; `needed`: tokens before the first that is trained."""
+        store = self.eval if index in self.eval_rows else self.train
+        for ids, trained, answers in documents:
+            store.add(row.number, ids, trained, answers)
+        if documents:
             store.row_count += 1
             if store is self.eval or not self.eval_rows:
-                self._prompt(row, rendered.samples[-1].level)
+                self._prompt(row, level)
             return
         self.empty_rows += 1
-        needed = min(int(np.argmax(sample.trained)) for sample in rendered.samples)
         self.needed_length = min(self.needed_length or needed, needed)
 
     def _note(self, row: Row, rendered: Rendered) -> None:
@@ -210,19 +239,20 @@ class _Work:
 
     def _prompt(self, row: Row, level: Variables) -> None:
         """Keep the row's last trained turn as a prompt to answer, at the level it is learned at."""
-        if row.kind != "chat" or len(self.prompts) >= self.spec.saving.sample_prompts:
+        messages = row.prompt + row.chosen[:1] if row.kind == "preference" else row.messages
+        if row.kind == "text" or len(self.prompts) >= self.spec.saving.sample_prompts:
             return
-        turns = trained_turns(row.messages, "last_turn")
+        turns = trained_turns(messages, "last_turn")
         if not turns or turns[0] == 0:
             return
-        before = row.messages[: turns[0]]
+        before = messages[: turns[0]]
         try:
             ids = self.renderer.prompt_ids(before, row.tools, row.shape, level=level)
         except Failure:
             return  # its samples come from other turns; there are more rows
         if len(ids) < self.spec.data.max_length:
             shown = [{key: value for key, value in message.items() if key != "weight"} for message in before]
-            expected = str(row.messages[turns[0]].get("content") or "")
+            expected = str(messages[turns[0]].get("content") or "")
             self.prompts.append(SamplePrompt(row.number, shown, expected, ids))
 
     def finish(self, report: Report) -> Prepared:

@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 PhaseName = Literal[
-    "starting", "loading_data", "loading_model", "training", "evaluating", "sampling", "saving", "checking_adapter"
+    "starting",
+    "loading_data",
+    "loading_model",
+    "reference",
+    "training",
+    "evaluating",
+    "sampling",
+    "saving",
+    "checking_adapter",
 ]
 
 

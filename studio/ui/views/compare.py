@@ -120,7 +120,7 @@ def differences(found: Sequence[tuple[Run, Points]], names: Mapping[str, str]) -
     """Only the settings that are not the same in all runs."""
     if len(found) < 2:
         return note("busy", text("compare.one"))
-    titles = {one.name: one.title for group in form.groups() for one in group.settings}
+    titles = form.titles()
     titles |= {"model": text("column.model"), "data.dataset": text("column.data")}
     told = [
         (titles.get(name, name), [names.get(str(value), figures.value(value)) for value in values])

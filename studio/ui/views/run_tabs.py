@@ -25,7 +25,7 @@ FACTS = (
 
 def settings_of(story: Story) -> Html:
     """Every setting with its title: those that differ from the defaults first."""
-    titles = {one.name: one.title for group in form.groups() for one in group.settings}
+    titles = form.titles()
     defaults = settings(RunSpec(model="", data=Data(dataset="")))
     mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles}
     changed: list[Child] = []
