@@ -67,6 +67,7 @@ class Started(Said):
     total_tokens: int = Field(description="All tokens, per epoch.")
     trainable_parameters: int
     total_parameters: int
+    planned_memory: int | None = Field(default=None, description="Bytes that the plan foretold, on the fullest device.")
     versions: dict[str, str] = {}
 
 
