@@ -72,7 +72,7 @@ def level_named(levels: Levels, text: str) -> Variables:
         names = [level.name, *(Level(one).name for one in level.alike)]
         values = [str(one) for setting in settings if len(setting) == 1 for one in setting.values()]
         if text in names or (text in values and text not in ("True", "False")):
-            return level.variables or (level.alike[0] if level.alike else {})
+            return level.told
     pairs = [part.split("=", 1) for part in text.split(",")]
     if all(len(pair) == 2 for pair in pairs):
         told = {name.strip(): _value(value.strip()) for name, value in pairs}

@@ -50,6 +50,29 @@ class Conversation:
         self._notes(turns)
         return self.out
 
+    def ask(self) -> Rendered:
+        """The whole conversation as what serving sends to have it answered: one sample in which nothing is trained."""
+        k, level = len(self.messages), Level(dict(self.level))
+        try:
+            text = self.reader.template.render(self.messages, self.tools, cue=True, variables=level.variables)
+        except CannotRender as error:
+            self.out.refusals.append(error.at(k))
+            return self.out
+        prompt, open_ = self.encoder.encode(text), _Open(level)
+        self._show(open_, k, text, prompt, self.reader.cue_start(self.messages, self.tools, text, level))
+        self.out.samples.append(open_.close())
+        self._begin_notes(prompt)
+        self._marker_notes(k)
+        return self.out
+
+    def _show(self, into: "_Open", k: int, text: str, prompt: Encoded, cue_start: int) -> None:
+        """Put the prompt of turn `k` into a sample, and note what it leaves out."""
+        places, lost = read_prompt(self.messages, k, self.tools, text)
+        roles = prompt_roles(prompt, places, cue_start)
+        into.add(prompt.ids, prompt_kinds(prompt, cue_start), roles, k, trained=False)
+        for note in lost:
+            self._note(note)
+
     def _turn(self, k: int) -> None:
         """Add one turn. Raises CannotRender."""
         encoder, stop_ids = self.encoder, self.stop_ids
@@ -70,13 +93,9 @@ class Conversation:
                 self.rewritten = self.rewritten or not turn.prompt.startswith(self.text)
             self.open = _Open(level)
         self.text = whole
-        places, lost = read_prompt(self.messages, k, self.tools, turn.prompt)
-        roles = prompt_roles(prompt, places, turn.cue_start)
+        self._show(self.open, k, turn.prompt, prompt, turn.cue_start)
         own = np.full(len(completion.ids), ROLES.index("assistant"), dtype=np.uint8)
-        self.open.add(prompt.ids, prompt_kinds(prompt, turn.cue_start), roles, k, trained=False)
         self.open.add(completion.ids, completion_kinds(completion, turn.pieces), own, k, trained=True)
-        for note in lost:
-            self._note(note)
         self._turn_notes(k, turn, prompt)
 
     def _note(self, note: Note) -> None:
@@ -122,13 +141,16 @@ class Conversation:
         if bos is not None and prompt.ids[:2].tolist() == [bos, bos]:
             self._note(Note("many_bos", "The chat template writes the token that begins a text twice."))
 
-    def _notes(self, turns: list[int]) -> None:
-        """What to know about the row."""
-        encoder = self.encoder
-        before = self.messages[: turns[-1]] if turns else []
-        if any(one["role"] != "assistant" and encoder.has_marker(one.get("content") or "") for one in before):
+    def _marker_notes(self, k: int) -> None:
+        """Whether text before turn `k` is more than text."""
+        texts = (one.get("content") or "" for one in self.messages[:k] if one["role"] != "assistant")
+        if any(map(self.encoder.has_marker, texts)):
             message = "The text before an answer spells a control token, and serving will read it as one."
             self._note(Note("control_token_in_prompt", message))
+
+    def _notes(self, turns: list[int]) -> None:
+        """What to know about the row."""
+        self._marker_notes(turns[-1] if turns else 0)
         if turns and turns[-1] + 1 < len(self.messages):
             message = f"Nothing after turn {turns[-1] + 1}, the last that is learned, is used."
             self._note(Note("after_last_turn", message))

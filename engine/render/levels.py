@@ -61,6 +61,11 @@ class Level:
         return ", ".join(f"{key}={value}" for key, value in sorted(self.variables.items())) or "default"
 
     @property
+    def told(self) -> Variables:
+        """What sets it: of the default its own value spelled out, where it has one."""
+        return self.variables or next(iter(self.alike), {})
+
+    @property
     def key(self) -> str:
         """Equal for equal variables."""
         return json.dumps(dict(self.variables), sort_keys=True, default=str)

@@ -47,6 +47,12 @@ def joined(tokenizer: Any, row: Row, end_id: int) -> Sample:
     return Sample(ids, trained, [span for span in spans if span.end > span.start])
 
 
+def asked(tokenizer: Any, row: Row, end_id: int) -> Sample:
+    """A prompt alone, nothing of it trained."""
+    ids = begun(tokenizer, plain_prompt(row.prompt, "prompt_completion"), end_id)
+    return Sample(ids, np.zeros(len(ids), np.bool_), [Span("prompt", "user", len(row.prompt), 0, len(ids))])
+
+
 def plain_prompt(messages: list[Message], shape: str) -> str:
     """The text before the completion: exactly the prompt column; a question or instruction gets a line of its own."""
     text = "\n".join(str(message.get("content") or "") for message in messages)

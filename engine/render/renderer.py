@@ -17,7 +17,7 @@ from engine.render.bridge import Bridge, offered
 from engine.render.conversation import Conversation
 from engine.render.levels import Levels
 from engine.render.limits import Limits
-from engine.render.plain import begun, joined, plain_prompt, plain_text
+from engine.render.plain import asked, begun, joined, plain_prompt, plain_text
 from engine.render.sample import CannotRender, Rendered
 from engine.render.template import ChatTemplate, Variables
 from engine.render.tokens import Encoder
@@ -83,7 +83,7 @@ class Renderer:
         return int(eos) if eos is not None else min(self.stop_ids)
 
     def render(self, row: Row, train_on: TrainOn = "all_turns", *, level: Variables | None = None) -> Rendered:
-        """Samples of a `chat` or `text` row, with what was refused and what to know.
+        """Samples of a `chat`, `text` or `prompt` row (which trains nothing), with what was refused and what to know.
 
         `level`: what the template is told for this row, besides and before what it is told in every row.
         Raises Failure for rows of another kind, for conversations when there is no chat template, and for a template
@@ -91,15 +91,16 @@ class Renderer:
         """
         if row.kind == "text":
             return Rendered([plain_text(self.tokenizer, row.text, self.end_id)])
-        if row.kind != "chat":
+        if row.kind == "preference":
             advice = ["Choose a method that learns from such rows."]
             raise Failure("wrong_kind", f"Row {row.number} is a {row.kind} row, not a chat or text row.", advice)
         if not self.has_template:
-            return Rendered([joined(self.tokenizer, row, self.end_id)])
-        messages = [self.template.split(message) for message in row.messages]
+            alone = asked if row.kind == "prompt" else joined
+            return Rendered([alone(self.tokenizer, row, self.end_id)])
+        messages = [self.template.split(message) for message in row.messages or row.prompt]
         told = {**self.level, **(level or {})}
         work = Conversation(self.turns, self.encoder, self.stop_ids, messages, row.tools, told)
-        return work.render(trained_turns(messages, train_on))
+        return work.ask() if row.kind == "prompt" else work.render(trained_turns(messages, train_on))
 
     def prompt_ids(
         self,

@@ -87,7 +87,7 @@ class TurnReader:
             rest = rest[: at + len(stop)]
         else:
             at, rest = self._stop_of_next(found, messages[k], tools)
-        return Turn(prompt, self._cue_start(messages[:k], tools, prompt, level), rest, pieces, at, level, found.donor)
+        return Turn(prompt, self.cue_start(messages[:k], tools, prompt, level), rest, pieces, at, level, found.donor)
 
     def candidates(self, message: Message, given: Variables) -> list[Level]:
         """The levels to try for a turn, the likeliest first; one when the level is given."""
@@ -159,7 +159,7 @@ class TurnReader:
                     whole = self._render([*history, messages[k]], tools, level, cue=False)
                 except CannotRender:
                     continue
-                cue = base[self._cue_start(history, tools, base, level) :]
+                cue = base[self.cue_start(history, tools, base, level) :]
                 if not base or not whole.startswith(base) or not real.endswith(cue):
                     continue
                 found = _Candidate(level, history, base, whole[len(base) :], donor=True)
@@ -191,7 +191,7 @@ class TurnReader:
             return None
         return whole[len(found.base) :] if whole.startswith(found.base) else None
 
-    def _cue_start(self, before: list[Message], tools: list[dict[str, Any]], prompt: str, level: Level) -> int:
+    def cue_start(self, before: list[Message], tools: list[dict[str, Any]], prompt: str, level: Level) -> int:
         """Where the generation prompt begins in `prompt`."""
         key = (level.key, *(one["role"] for one in before[-2:]))
         cue = self._cues.get(key)
