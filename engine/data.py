@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from engine.batches import Samples
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
-from engine.inspect_data import renderer_for
 from engine.render.renderer import Renderer, trained_turns
 from engine.render.sample import Rendered
+from engine.render.settings import renderer_for, settings_of
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
 from engine.spec import RunSpec
@@ -86,7 +86,7 @@ def prepare(
     usable_kind(report, path.name, spec.method.kinds)
     work = _Work(
         spec,
-        renderer_for(tokenizer, stop_ids, spec.data.reasoning_level, bridge=spec.data.bridge, date=frozen_date),
+        renderer_for(tokenizer, stop_ids, settings_of(spec), date=frozen_date),
         held_out(report.usable, spec.data.eval_fraction, spec.training.seed),
     )
     said = time.monotonic()
@@ -176,7 +176,7 @@ class _Work:
 
     def take(self, index: int, row: Row) -> None:
         """Render, cut and keep one row."""
-        rendered = self.renderer.render(row, self.spec.method.train_on)
+        rendered = self.renderer.render(row)
         self._note(row, rendered)
         if not rendered.samples:
             self.refused_rows += 1

@@ -1,13 +1,12 @@
 """What a model would learn from a dataset, before anything runs: one row as tokens, the whole file in numbers."""
 
-import datetime
 import json
 import math
 import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import numpy as np
 
 from engine.cuts import Cuts
 from engine.failure import Failure
-from engine.render.levels import Level, Levels
+from engine.render.levels import Level
 from engine.render.renderer import Renderer
 from engine.render.sample import Rendered, Sample
-from engine.render.template import Variables
-from engine.render.tokenizer import load
+from engine.render.settings import RenderSettings, open_renderer
 from engine.rows import Problem, Report, Row, check, sniff, usable
 
 MOST_PROBLEMS = 200
@@ -36,59 +34,6 @@ MEND = {
     "template_refuses": "Change the row to what the template accepts, or choose another model.",
     "tool_call_not_rendered": "Choose a model that calls tools, or make one call per turn.",
 }
-
-
-def open_renderer(model: Path, level: str = "", *, bridge: bool = False) -> Renderer:
-    """A renderer for a model folder, see `renderer_for`."""
-    return renderer_for(*load(model), level, bridge=bridge)
-
-
-def renderer_for(
-    tokenizer: Any,
-    stop_ids: Collection[int],
-    level: str = "",
-    *,
-    bridge: bool = False,
-    date: datetime.date | None = None,
-) -> Renderer:
-    """A renderer under a level by name ("": as in the data), its template told `date` (None: today). Raises Failure.
-
-    `bridge`: a person has agreed to the bridge that the template is offered.
-    """
-    renderer = Renderer(tokenizer, stop_ids, frozen_date=date)
-    if bridge and renderer.offered_bridge:
-        renderer = Renderer(tokenizer, stop_ids, frozen_date=date, bridge=renderer.offered_bridge)
-    renderer.level = level_named(renderer.levels, level)
-    return renderer
-
-
-def level_named(levels: Levels, text: str) -> Variables:
-    """What the template is told for `enable_thinking=False`, `low` or `default`; {} for "". Raises Failure."""
-    if not text:
-        return {}
-    known = [*levels.levels, *levels.history]
-    for level in known:
-        settings = [level.variables, *level.alike]
-        names = [level.name, *(Level(one).name for one in level.alike)]
-        values = [str(one) for setting in settings if len(setting) == 1 for one in setting.values()]
-        if text in names or (text in values and text not in ("True", "False")):
-            return level.told
-    pairs = [part.split("=", 1) for part in text.split(",")]
-    if all(len(pair) == 2 for pair in pairs):
-        told = {name.strip(): _value(value.strip()) for name, value in pairs}
-        accepted = {name for level in known for name in level.variables} | set(levels.other)
-        if told.keys() <= accepted:
-            return told
-    message = f"This model has no level “{text}”."
-    raise Failure("bad_level", message, [f"Its levels are: {', '.join(level.name for level in levels.levels)}."])
-
-
-def _value(text: str) -> Any:
-    """`true`, `False` and numbers as such, anything else as text."""
-    try:
-        return json.loads(text.lower() if text in ("True", "False") else text)
-    except ValueError:
-        return text
 
 
 def show(renderer: Renderer, row: Row) -> dict[str, Any]:
@@ -269,22 +214,20 @@ def lengths(values: Sequence[int]) -> dict[str, Any]:
     return {"p50": p50, "p95": p95, "p99": p99, "max": int(ordered[-1]), "suggested": suggested, "histogram": bars}
 
 
-def show_main(path: Path, model: Path, number: int, level: str, *, bridge: bool = False) -> int:
+def show_main(path: Path, model: Path, number: int, settings: RenderSettings) -> int:
     """Print one row as JSON; exit status 1 when nothing of it is learned."""
     try:
-        found = show(open_renderer(model, level, bridge=bridge), row_number(path, number))
+        found = show(open_renderer(model, settings), row_number(path, number))
     except Failure as failure:
         return _failed(failure)
     _print(found)
     return 0 if found["samples"] else 1
 
 
-def check_main(
-    path: Path, model: Path | None, level: str, max_length: int | None, max_bad: float, *, bridge: bool = False
-) -> int:
+def check_main(path: Path, model: Path | None, settings: RenderSettings, max_length: int | None, max_bad: float) -> int:
     """Print the whole file in numbers as JSON; exit status 1 when too much of it cannot be used."""
     try:
-        renderer = open_renderer(model, level, bridge=bridge) if model else None
+        renderer = open_renderer(model, settings) if model else None
         found = survey_file(path, renderer, max_length=max_length)
     except Failure as failure:
         return _failed(failure)

@@ -81,6 +81,11 @@ class SFT(Section):
         title="Train on",
         description="Every assistant turn of a conversation, or only the last one.",
     )
+    train_reasoning: bool = Field(
+        default=True,
+        title="Train reasoning",
+        description="Off: the reasoning of a row is read, not learned; the answer after it is.",
+    )
 
 
 Method = SFT  # becomes Annotated[SFT | DPO | ..., Field(discriminator="type")] with the second method
