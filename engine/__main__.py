@@ -48,7 +48,8 @@ def add_data_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
         verb.add_argument("--train-on", choices=("all_turns", "last_turn"), default="all_turns", help="turns to learn")
         verb.add_argument("--no-train-reasoning", action="store_true", help="reasoning is read, not learned")
     show.add_argument("--row", type=int, default=1, help="number of the row, from 1")
-    check.add_argument("--max-length", type=int, help="tokens that are kept of a sample")
+    check.add_argument("--max-length", type=int, help="tokens per sequence; default: what keeps 99 of 100 rows whole")
+    check.add_argument("--truncation-mode", choices=("keep_start", "drop"), default="keep_start", help="longer rows")
     check.add_argument("--max-bad-fraction", type=float, default=0.01, help="share of bad rows that is tolerated")
     verbs.add_parser("serve-data", help="answer such questions, one JSON line each, until stdin ends")
 
@@ -85,7 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
         settings = RenderSettings(asked.level, asked.bridge, asked.train_on, not asked.no_train_reasoning)
         if asked.verb == "show-data":
             return inspect_data.show_main(asked.file, asked.model, asked.row, settings)
-        return inspect_data.check_main(asked.file, asked.model, settings, asked.max_length, asked.max_bad_fraction)
+        limits = inspect_data.Limits(asked.max_length, asked.truncation_mode == "drop", asked.max_bad_fraction)
+        return inspect_data.check_main(asked.file, asked.model, settings, limits)
     from engine import describe
 
     return describe.main(asked.model_dir)

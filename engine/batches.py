@@ -1,13 +1,16 @@
 """Which tokens a step sees: packing and order as a pure function of (seed, step). Numpy only.
 
 A micro-batch is always one flat, padding-free sequence of documents, so nothing downstream knows padding. A document
-is one sample; documents never see each other (positions restart at 0, `cu_seqlens` marks the borders).
+is one sample; documents never see each other (positions restart at 0, `cu_seqlens` marks the borders). A document may
+end in several answers to the same prompt: each goes on from the prompt and sees none of the others, so the prompt is
+computed once for all of them.
 """
 
 import math
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,6 +18,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,12 +27,17 @@ class Samples:
 
     `ids` int32 (all tokens), `trained` bool (all tokens), `offsets` int64 (samples + 1), `rows` int64 (samples): the
     row of the file, from 1, that a sample came from. `trained` marks *targets*; the first token of a sample never is.
+    `answers` int64 (samples, A): tokens of each of the A answers that a sample ends in, after their common prompt; A is
+    0 where a sample is one text. `reference` float32 (samples, A): log-probability of each answer under the weights
+    that the run started from, where the method compares with them.
     """
 
     ids: NDArray[np.int32]
     trained: Bools
     offsets: Ints
     rows: Ints
+    answers: Ints | None = None
+    reference: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -54,8 +63,9 @@ class MicroBatch:
     """One forward pass: documents one after another, no padding.
 
     `ids_T`, `position_ids_T` int64 and `trained_T` bool have one entry per token. `trained_T[t]` says that token t is a
-    target, predicted from t - 1 *of the same document* (never true for a document's first token). `lengths`: tokens per
-    document; `rows`: its row in the file, from 1.
+    target, predicted from the token before it *in the same text* (never true for a document's first token). `lengths`:
+    tokens per document; `rows`: its row in the file, from 1. `answers`: tokens of each answer that a document ends in,
+    empty for documents of one text; `reference_DA`: see `Samples.reference`.
     """
 
     ids_T: Ints
@@ -63,6 +73,8 @@ class MicroBatch:
     trained_T: Bools
     lengths: list[int]
     rows: list[int]
+    answers: list[tuple[int, ...]] = field(default_factory=list)
+    reference_DA: Floats | None = None
 
     @property
     def cu_seqlens(self) -> NDArray[np.int32]:
@@ -78,6 +90,32 @@ class MicroBatch:
     def tokens(self) -> int:
         """All tokens in this micro-batch."""
         return len(self.ids_T)
+
+    @property
+    def sources_N(self) -> Ints:
+        """Index of the token that predicts each target: the one before it; for an answer's first, the prompt's last."""
+        before_T = np.arange(-1, self.tokens - 1)
+        for prompt_end, starts, _ in self._answers():
+            before_T[starts] = prompt_end - 1
+        return before_T[self.trained_T]
+
+    @property
+    def answers_N(self) -> Ints:
+        """Which answer each target is of, counted through the micro-batch from 0; -1 outside answers."""
+        answer_T = np.full(self.tokens, -1)
+        count = 0
+        for _, starts, lengths in self._answers():
+            for start, length in zip(starts, lengths, strict=True):
+                answer_T[start : start + length] = count
+                count += 1
+        return answer_T[self.trained_T]
+
+    def _answers(self) -> Iterator[tuple[int, list[int], tuple[int, ...]]]:
+        """Of each document with answers: where its prompt ends, where its answers start, and their lengths."""
+        ends = np.cumsum(self.lengths).tolist()
+        for end, lengths in zip(ends, self.answers, strict=False):
+            prompt_end = end - sum(lengths)
+            yield prompt_end, [prompt_end + sum(lengths[:at]) for at in range(len(lengths))], lengths
 
 
 def best_fit(lengths: Sequence[int] | Ints, limit: int, order: Sequence[int] | Ints) -> list[list[int]]:
@@ -166,6 +204,20 @@ class Plan:
         chunks = (mine[first : first + self.batch_size] for first in range(0, len(mine), self.batch_size))
         return [gather(self.samples, [index for sequence in chunk for index in sequence]) for chunk in chunks]
 
+    def indices(self, steps: int) -> Ints:
+        """The samples that the first `steps` steps see, in file order."""
+        epochs, rest = divmod(steps, self.steps_per_epoch)
+        if epochs:
+            return np.arange(len(self.samples))
+        seen = self._sequences(0)[: rest * self.batch_size * self.accumulation]
+        return np.unique([index for sequence in seen for index in sequence])
+
+    def with_reference(self, reference: Floats) -> "Plan":
+        """The same batches, with what the weights at the start think of each answer (`Samples.reference`)."""
+        known = copy(self)
+        known.samples = replace(self.samples, reference=reference)
+        return known
+
     def _shuffled(self, epoch: int) -> list[list[int]]:
         """The sequences of an epoch in training order, each a list of sample indices."""
         random = np.random.default_rng([self.seed, epoch])
@@ -178,25 +230,64 @@ class Plan:
 
 def in_order(samples: Samples, max_length: int) -> Iterator[MicroBatch]:
     """All samples once, in file order, as micro-batches of at most `max_length` tokens: for evaluation."""
+    return (gather(samples, chunk) for chunk in chunks(samples, np.arange(len(samples)), max_length))
+
+
+def chunks(samples: Samples, indices: Ints, max_length: int) -> Iterator[list[int]]:
+    """These samples in this order, as many at a time as fit into `max_length` tokens, at least one."""
     waiting: list[int] = []
     tokens = 0
-    for index, length in enumerate(samples.lengths.tolist()):
+    for index, length in zip(indices.tolist(), samples.lengths[indices].tolist(), strict=True):
         if waiting and tokens + length > max_length:
-            yield gather(samples, waiting)
+            yield waiting
             waiting, tokens = [], 0
         waiting.append(index)
         tokens += length
     if waiting:
-        yield gather(samples, waiting)
+        yield waiting
 
 
 def gather(samples: Samples, indices: Sequence[int]) -> MicroBatch:
     """These samples as one flat micro-batch, in this order."""
     bounds = [(int(samples.offsets[index]), int(samples.offsets[index + 1])) for index in indices]
+    lengths = [end - start for start, end in bounds]
+    answers = [] if samples.answers is None else [tuple(samples.answers[index].tolist()) for index in indices]
     return MicroBatch(
         ids_T=np.concatenate([samples.ids[start:end] for start, end in bounds]).astype(np.int64),
-        position_ids_T=np.concatenate([np.arange(end - start, dtype=np.int64) for start, end in bounds]),
+        position_ids_T=positions(lengths, answers),
         trained_T=np.concatenate([samples.trained[start:end] for start, end in bounds]),
-        lengths=[end - start for start, end in bounds],
+        lengths=lengths,
         rows=[int(samples.rows[index]) for index in indices],
+        answers=answers,
+        reference_DA=None if samples.reference is None else samples.reference[list(indices)],
     )
+
+
+def positions(lengths: Sequence[int], answers: Sequence[Sequence[int]] = ()) -> Ints:
+    """Position of each token in its text: from 0 in a document, and every answer goes on from its prompt's end."""
+    parts: list[Ints] = []
+    for at, length in enumerate(lengths):
+        mine = answers[at] if answers else ()
+        prompt = length - sum(mine)
+        parts += [np.arange(prompt), *(np.arange(prompt, prompt + answer) for answer in mine)]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def texts(lengths: Sequence[int], answers: Sequence[Sequence[int]] = ()) -> Iterator[tuple[list[int], int]]:
+    """Every text of a flat sequence by itself: the indices of its tokens, and how many of them, at its end, are new.
+
+    A prompt with answers is a text per answer, the prompt being new in the first: models that cannot run documents
+    packed run these, and the new tokens of all of them are the flat sequence.
+    """
+    end = 0
+    for at, length in enumerate(lengths):
+        start, end = end, end + length
+        mine = answers[at] if answers else ()
+        prompt = list(range(start, end - sum(mine)))
+        if not mine:
+            yield prompt, length
+        at_answer = end - sum(mine)
+        for number, answer in enumerate(mine):
+            own = list(range(at_answer, at_answer + answer))
+            yield prompt + own, answer if number else len(prompt) + answer
+            at_answer += answer

@@ -126,7 +126,7 @@ def _evaluate(run: Run) -> bool:
 def mean_loss(run: Run) -> tuple[float, int]:
     """(mean loss over the trained tokens of the held-out rows, how many tokens these are)."""
     total, tokens = 0.0, 0
-    for batch in in_order(run.prepared.eval, run.spec.data.max_length):
+    for batch in in_order(run.prepared.eval, run.spec.data.limit):
         if batch.trained_tokens:
             total -= float(run.trainer.logprobs(batch).double().sum())
             tokens += batch.trained_tokens

@@ -69,6 +69,7 @@ class Check(Request):
     verb: Literal["check"]
     file: Path
     max_length: int | None = Field(default=None, ge=1)
+    truncation_mode: Literal["keep_start", "drop"] = "keep_start"
     seconds: float | None = Field(default=None, gt=0)
 
 
@@ -107,7 +108,8 @@ class Desk:
 
     def _found(self, asked: Open | Show | Check, renderer: Renderer) -> dict[str, Any]:
         if isinstance(asked, Check):
-            return survey_file(asked.file, renderer, max_length=asked.max_length, seconds=asked.seconds)
+            drop = asked.truncation_mode == "drop"
+            return survey_file(asked.file, renderer, max_length=asked.max_length, drop=drop, seconds=asked.seconds)
         if isinstance(asked, Open):
             return {"levels": [level.name for level in renderer.levels.levels]}
         if asked.count is None:

@@ -5,7 +5,7 @@ Values travel by dotted name (`lora.r`), never by position.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -34,6 +34,7 @@ class Setting:
     help: str
     kind: Kind
     choices: tuple[str, ...] = ()
+    optional: bool = False  # may be left empty
 
     def shown(self, value: Any) -> Any:
         """A value of the spec as its widget holds it."""
@@ -81,10 +82,11 @@ def _section(annotation: Any) -> type[BaseModel] | None:
 
 def _setting(name: str, info: FieldInfo) -> Setting:
     kind, choices = _kind(info.annotation)
+    optional = NoneType in get_args(info.annotation)
     help_ = " ".join(
         part for part in (info.description or "", _bounds(info), text(f"form.{kind}") if kind in SAID else "") if part
     )
-    return Setting(name, info.title or name.rpartition(".")[2], help_, kind, choices)
+    return Setting(name, info.title or name.rpartition(".")[2], help_, kind, choices, optional)
 
 
 def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
@@ -93,6 +95,8 @@ def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
         return _kind(get_args(annotation)[0])
     if origin is Literal:
         return "choice", tuple(str(choice) for choice in get_args(annotation))
+    if origin in (Union, UnionType) and NoneType in get_args(annotation):
+        return _kind(next(part for part in get_args(annotation) if part is not NoneType))
     if origin in (Union, UnionType):
         words = [choice for part in get_args(annotation) if get_origin(part) is Literal for choice in get_args(part)]
         numbers = any(int in (part, *get_args(part)) for part in get_args(annotation))
@@ -142,7 +146,7 @@ def read(
             continue
         section, _, leaf = name.partition(".")
         value = one.read(values[name])
-        if value is None:
+        if value is None and not one.optional:
             missing[name] = text("form.whole" if one.kind == "whole" else "form.number")
             continue
         tree.setdefault(section, {})[leaf] = value

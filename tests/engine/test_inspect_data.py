@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from engine.cuts import lengths
 from engine.failure import Failure
 from engine.inspect_data import (
+    Limits,
     check_main,
-    lengths,
     row_number,
     show,
     show_main,
@@ -117,6 +118,18 @@ def test_a_file_is_counted_with_every_problem_placed(model, written):
     assert json.dumps(found)
 
 
+def test_without_a_maximum_length_the_file_is_counted_as_a_run_would_cut_it(model, written):
+    long = {"messages": [turn("user", "Which colour?"), turn("assistant", "Blue. " * 90)]}
+    path = written(*[PLAIN] * 99, long)
+    found = survey_file(path, open_renderer(model))
+    assert found["max_length"] == found["lengths"]["suggested"] < found["lengths"]["max"]
+    assert (found["truncated"], found["dropped"], found["nothing_to_learn"]) == (1, 0, 0)
+    assert found["trained_tokens"] < found["total_tokens"]
+    left = survey_file(path, open_renderer(model), drop=True)
+    assert (left["truncated"], left["dropped"]) == (0, 1)
+    assert left["total_tokens"] == found["total_tokens"] - found["max_length"]
+
+
 def test_without_a_model_only_the_rows_are_checked(written):
     found = survey_file(written(PLAIN, "{"), None)
     assert (found["kind"], found["rows"], found["usable"]) == ("chat", 2, 1)
@@ -153,11 +166,11 @@ def test_the_commands_print_json_and_their_exit_status_tells(model, written, cap
     for number, why in ((3, "JSON"), (9, "has 3 rows")):
         assert show_main(path, model, number, AS_IN_DATA) == 1
         assert why in json.loads(capsys.readouterr().out)["error"]["message"]
-    assert check_main(path, model, AS_IN_DATA, None, 0.5) == 0
+    assert check_main(path, model, AS_IN_DATA, Limits(max_bad_fraction=0.5)) == 0
     assert json.loads(capsys.readouterr().out)["lengths"]["max"] > 0
-    assert check_main(path, model, AS_IN_DATA, None, 0.01) == 1
+    assert check_main(path, model, AS_IN_DATA, Limits()) == 1
     capsys.readouterr()
-    assert check_main(path.with_name("gone.jsonl"), None, AS_IN_DATA, None, 0.01) == 1
+    assert check_main(path.with_name("gone.jsonl"), None, AS_IN_DATA, Limits()) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"]
 
 
