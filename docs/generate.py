@@ -15,7 +15,7 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from engine.spec import RunSpec
+from engine.spec import RunSpec, sections_in
 from studio.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -89,12 +89,6 @@ def default_of(field: FieldInfo) -> str:
         return f"`{str(value).lower()}`"
     shown = value.get_secret_value() if hasattr(value, "get_secret_value") else value
     return "empty" if shown == "" else f"`{shown}`"
-
-
-def sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """The groups of settings that a field can hold: none, one, or the variants of a union."""
-    parts = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
-    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
 
 
 def tables(model: type[BaseModel], prefix: str = "", title: str = "") -> Iterator[str]:

@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
 PhaseName = Literal[
-    "starting", "loading_data", "loading_model", "training", "evaluating", "sampling", "saving", "checking_adapter"
+    "starting",
+    "loading_data",
+    "loading_model",
+    "reference",
+    "training",
+    "evaluating",
+    "sampling",
+    "saving",
+    "checking_adapter",
 ]
 
 
@@ -61,6 +69,7 @@ class Started(Said):
     total_tokens: int = Field(description="All tokens, per epoch.")
     trainable_parameters: int
     total_parameters: int
+    planned_memory: int | None = Field(default=None, description="Bytes that the plan foretold, on the fullest device.")
     versions: dict[str, str] = {}
 
 

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from engine import attention
+from engine.batches import positions, texts
 from engine.failure import Failure
 from engine.head import Shape, token_logprobs
 
 PROBE_LENGTHS = (7, 12)
+PROBE_ANSWERS = ((), (3, 4))  # the second document ends in two answers to its first five tokens
 
 
 def _tolerance(dtype: torch.dtype) -> float:
@@ -21,10 +23,6 @@ def _probe_ids(vocabulary: int, device: torch.device) -> Tensor:
     """A few spread token ids, (1, T)."""
     count = sum(PROBE_LENGTHS)
     return (torch.arange(1, count + 1, device=device) * 7919 % max(2, vocabulary - 1)).unsqueeze(0)
-
-
-def _positions(lengths: tuple[int, ...], device: torch.device) -> Tensor:
-    return torch.cat([torch.arange(length, device=device) for length in lengths]).unsqueeze(0)
 
 
 @torch.no_grad()
@@ -39,15 +37,15 @@ def why_not_packed(model: Any, trunk: nn.Module) -> str:
         with attention.watched() as witness:
             packed = trunk(
                 input_ids=ids,
-                position_ids=_positions(PROBE_LENGTHS, model.device),
-                documents=attention.Documents(PROBE_LENGTHS),
+                position_ids=torch.from_numpy(positions(PROBE_LENGTHS, PROBE_ANSWERS)).to(model.device)[None],
+                documents=attention.Documents(PROBE_LENGTHS, PROBE_ANSWERS),
                 use_cache=False,
             ).last_hidden_state
     except (TypeError, ValueError, RuntimeError) as error:
         return f"its attention cannot be replaced ({type(error).__name__}: {error})"
     finally:
         model.set_attn_implementation(native)
-    alone = torch.cat([_alone(trunk, part) for part in ids.split(PROBE_LENGTHS, 1)], 1)
+    alone = torch.cat([_alone(trunk, ids[:, at])[:, -new:] for at, new in texts(PROBE_LENGTHS, PROBE_ANSWERS)], 1)
     difference = float((packed - alone).float().norm() / alone.float().norm())
     if witness.complaint:
         return witness.complaint
@@ -55,8 +53,8 @@ def why_not_packed(model: Any, trunk: nn.Module) -> str:
 
 
 def _alone(trunk: nn.Module, ids: Tensor) -> Tensor:
-    positions = _positions((ids.shape[1],), ids.device)
-    hidden: Tensor = trunk(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
+    positions_1T = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
+    hidden: Tensor = trunk(input_ids=ids, position_ids=positions_1T, use_cache=False).last_hidden_state
     return hidden
 
 

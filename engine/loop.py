@@ -3,13 +3,12 @@
 import math
 import time
 
-from engine.batches import in_order
 from engine.best import better, without_gain
 from engine.checkpoint import fault_of, size_of
 from engine.events import Eval, Phase, Saved, Step, Warned
 from engine.failure import Failure
 from engine.memory import measure
-from engine.methods import METHODS
+from engine.methods import EVALUATIONS, METHODS
 from engine.run import Last, Run, asked, stop_if_asked
 from engine.schedule import share_of
 from engine.stopping import Stopped
@@ -109,28 +108,18 @@ def _check_finite(run: Run, done: Stepped) -> None:
 
 
 def _evaluate(run: Run) -> bool:
-    """Say the eval loss; True when these weights are to be kept as the best."""
+    """Say what the method measures on the held-out rows; True when these weights are to be kept as the best."""
     if not len(run.prepared.eval):
         return False
     run.say(Phase(phase="evaluating"))
-    loss, tokens = mean_loss(run)
-    best = better(loss, run.best) and not run.bad_steps  # between bad steps nothing is saved
-    event = Eval(step=run.trainer.step, loss=loss, tokens=tokens, best=best)
+    found = EVALUATIONS[run.spec.method.type](run.trainer, run.spec, run.prepared.eval)
+    best = better(found.loss, run.best) and not run.bad_steps  # between bad steps nothing is saved
+    event = Eval(step=run.trainer.step, loss=found.loss, tokens=found.tokens, best=best, metrics=found.metrics)
     run.history.evals.append(event)
     run.best = event if best else run.best
     run.say(event)
     run.say(Phase(phase="training"))
     return best and run.spec.saving.load_best_model_at_end
-
-
-def mean_loss(run: Run) -> tuple[float, int]:
-    """(mean loss over the trained tokens of the held-out rows, how many tokens these are)."""
-    total, tokens = 0.0, 0
-    for batch in in_order(run.prepared.eval, run.spec.data.limit):
-        if batch.trained_tokens:
-            total -= float(run.trainer.logprobs(batch).double().sum())
-            tokens += batch.trained_tokens
-    return total / tokens if tokens else math.nan, tokens
 
 
 def _checkpoint(run: Run) -> None:

@@ -45,6 +45,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def reference(self) -> Path:
+        """What the weights at the start think of each answer, for methods that compare with them."""
+        return self.path / "reference.safetensors"
+
+    @property
     def adapter(self) -> Path:
         """The result in PEFT's format."""
         return self.path / "adapter"

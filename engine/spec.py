@@ -3,7 +3,8 @@
 Field names are those of TRL, PEFT and transformers where they have a counterpart. This module imports no torch.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -84,9 +85,10 @@ class Data(Section):
 
 
 class SFT(Section):
-    """Supervised fine-tuning: imitate the assistant turns."""
+    """Supervised fine-tuning: imitate the answers in the data."""
 
     kinds: ClassVar[tuple[str, ...]] = ("chat", "text")  # of rows that it learns from
+    unused: ClassVar[frozenset[str]] = frozenset()  # settings that mean nothing to it
 
     type: Literal["sft"] = "sft"
     train_on: Literal["all_turns", "last_turn"] = Field(
@@ -101,7 +103,35 @@ class SFT(Section):
     )
 
 
-Method = SFT  # becomes Annotated[SFT | DPO | ..., Field(discriminator="type")] with the second method
+class DPO(Section):
+    """Direct preference optimisation: prefer the better of two answers."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("preference",)
+    unused: ClassVar[frozenset[str]] = frozenset({"data.packing"})
+
+    type: Literal["dpo"] = "dpo"
+    loss_type: Literal["sigmoid", "ipo", "orpo"] = Field(
+        default="sigmoid",
+        title="Loss",
+        description="sigmoid is DPO; ipo also holds back where the data are clear; orpo needs no reference and learns "
+        "the form of the better answers too.",
+    )
+    beta: float = Field(
+        default=0.1,
+        gt=0.0,
+        le=100.0,
+        title="Beta",
+        description="How strongly the model is held to where it started (sigmoid, ipo), or how much the preference "
+        "weighs beside imitation (orpo).",
+    )
+
+    @property
+    def refers(self) -> bool:
+        """Whether the loss compares with the weights that the run started from."""
+        return self.loss_type != "orpo"
+
+
+Method = Annotated[SFT | DPO, Field(discriminator="type")]
 
 
 class LoRA(Section):
@@ -290,12 +320,29 @@ class RunSpec(Section):
         title="Model", description="Id of a model in this studio, a model folder, or a Hub id for the CLI."
     )
     data: Data
-    method: Annotated[Method, Field(title="Method", description="What is learned from the rows.")] = Method()
+    method: Method = Field(default=SFT(), title="Method", description="What is learned from the rows.")
     lora: LoRA = LoRA()
     optimizer: Optimizer = Optimizer()
     training: Training = Training()
     layout: Layout = Layout()
     saving: Saving = Saving()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def a_method_without_its_name_is_sft(cls, method: Any) -> Any:
+        """Settings of a method that do not say of which."""
+        return {"type": "sft", **method} if isinstance(method, dict) else method
+
+
+def sections_in(annotation: Any) -> list[type[BaseModel]]:
+    """The groups of settings that a field can hold: none, one, or the variants of a union."""
+    parts = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+
+
+METHODS: dict[str, type[Any]] = {
+    section.model_fields["type"].default: section for section in sections_in(RunSpec.model_fields["method"].annotation)
+}
 
 
 def at_length(spec: RunSpec, max_length: int) -> RunSpec:

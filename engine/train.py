@@ -15,6 +15,7 @@ from engine.events import Finished, Phase
 from engine.failure import Failure
 from engine.loop import train_steps
 from engine.memory import is_out_of_memory, out_of_memory
+from engine.reference import refer
 from engine.result import sample, save, summary
 from engine.run import Last, Say, load
 from engine.rundir import RunDir
@@ -83,6 +84,7 @@ def _work(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last)
     with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
         probe = Path(scratch) / "probe.safetensors"
         run = load(folder, spec, say, signals, last)
+        refer(run)
         train_steps(run, last)
         sample(run)
         save(run, probe)

@@ -1,7 +1,7 @@
 """The six verbs: forward_backward, optim_step, logprobs, sample, save, load; and base_model. Methods need no more."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from engine import attention, lora, state
-from engine.batches import MicroBatch
+from engine.batches import MicroBatch, texts
 from engine.build import Built
 from engine.generate import greedy
 from engine.spec import Optimizer
 
-Loss = Callable[[Tensor, MicroBatch], Tensor]
-"""(log-probabilities (N,) of the batch's trained tokens, the batch) -> this batch's share of the step's loss."""
+Loss = Callable[[Tensor, MicroBatch], Tensor | tuple[Tensor, Mapping[str, Tensor]]]
+"""(log-probabilities (N,) of the batch's trained tokens, the batch) -> this batch's share of the step's loss; and where
+the method measures more, its share of the step's mean of each measurement, by name."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,12 @@ class Trainer:
     def forward_backward(self, batch: MicroBatch, loss: Loss) -> None:
         """Add a micro-batch's loss and gradients to the step in progress."""
         self.built.model.train()
-        value = loss(self._token_logprobs(batch), batch)
+        found = loss(self._token_logprobs(batch), batch)
+        value, measured = found if isinstance(found, tuple) else (found, {})
         value.backward()
         self._losses.append(value.detach())
+        for name, share in measured.items():
+            self._metrics[name] = self._metrics.get(name, 0.0) + share.detach()
         self._tokens += batch.tokens
         self._trained_tokens += batch.trained_tokens
 
@@ -86,6 +90,7 @@ class Trainer:
             tokens=self._tokens,
             trained_tokens=self._trained_tokens,
             skipped=skipped,
+            metrics={name: float(value) for name, value in self._metrics.items()},
         )
         self._reset()
         return done
@@ -113,9 +118,14 @@ class Trainer:
         """The same weights with the adapter off, inside the block."""
         return lora.switched_off(self.built.model)
 
+    def reference_model(self) -> AbstractContextManager[None]:
+        """The weights that the run started from, inside the block."""
+        return self.base_model()
+
     def _reset(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)
         self._losses: list[Tensor] = []
+        self._metrics: dict[str, Tensor | float] = {}
         self._tokens = 0
         self._trained_tokens = 0
 
@@ -123,9 +133,9 @@ class Trainer:
         """Log-probabilities (N,) of the trained tokens: hidden states of their predecessors through the tiled head."""
         device = self.built.device
         hidden_TD = self._hidden(batch)
-        targets = torch.from_numpy(batch.trained_T.nonzero()[0]).to(device)
-        ids_T = torch.from_numpy(batch.ids_T).to(device)
-        logprobs_N = self.built.head(hidden_TD.index_select(0, targets - 1), targets_N=ids_T.index_select(0, targets))
+        sources_N = torch.from_numpy(batch.sources_N).to(device)
+        targets_N = torch.from_numpy(batch.ids_T[batch.trained_T]).to(device)
+        logprobs_N = self.built.head(hidden_TD.index_select(0, sources_N), targets_N=targets_N)
         return cast(Tensor, logprobs_N)
 
     def _hidden(self, batch: MicroBatch) -> Tensor:
@@ -135,11 +145,13 @@ class Trainer:
         positions_1T = torch.from_numpy(batch.position_ids_T).to(device)[None]
         trunk = self.built.trunk
         if not self.built.alone:
-            documents = attention.Documents(tuple(batch.lengths))
+            documents = attention.Documents(tuple(batch.lengths), tuple(batch.answers))
             packed = trunk(input_ids=ids_1T, position_ids=positions_1T, documents=documents, use_cache=False)
             return cast(Tensor, packed.last_hidden_state[0])
         parts = [
-            trunk(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state[0]
-            for ids, positions in zip(ids_1T.split(batch.lengths, 1), positions_1T.split(batch.lengths, 1), strict=True)
+            trunk(input_ids=ids_1T[:, at], position_ids=positions_1T[:, at], use_cache=False).last_hidden_state[
+                0, -new:
+            ]
+            for at, new in texts(batch.lengths, batch.answers)
         ]
         return torch.cat(parts)

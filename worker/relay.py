@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from engine import events
 from engine.rundir import RunDir
+from studio import packs
 from studio.db import insert_new
 from studio.db.tables import Run, RunEvent
 from studio.labels import storable, storable_json
@@ -33,6 +34,7 @@ class Relay:
     best_eval_loss: float | None = None
     finished: events.Finished | None = None
     recent: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=ETA_STEPS))
+    unpacked: int = 0
     log_size: int = -1
     log_at: float = -LOG_EVERY
 
@@ -45,6 +47,7 @@ class Relay:
         if lines:
             insert_new(session, RunEvent, [_row(claim.run_id, offset, event) for offset, event in lines])
             self.offset = values["events_offset"] = lines[-1][0]
+            self._pack(session, claim.run_id, sum(event.kind in packs.KINDS for _, event in lines))
         values |= self._log(last)
         status = values.pop("status", None)
         if values:
@@ -61,6 +64,13 @@ class Relay:
                 more = bool(self.relay(session, claim))
         finished, self.finished = self.finished, None
         return finished if finished is not None and finished.status == "succeeded" else None
+
+    def _pack(self, session: Session, run_id: str, more: int) -> None:
+        """Keep what is measured quick to read, now and then and when it ends."""
+        self.unpacked += more
+        if self.unpacked >= packs.SIZE or self.finished is not None:
+            packs.pack(session, run_id, rest=self.finished is not None)
+            self.unpacked = 0
 
     def _meaning(self, event: events.Event) -> dict[str, Any]:
         """Columns of the run's row that the event changes."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from engine.batches import Plan
-from engine.methods.sft import sft
+from engine.batches import Plan, Samples
+from engine.evaluation import Evaluated
+from engine.methods import dpo, sft
 from engine.spec import RunSpec
 from engine.trainer import Stepped, Trainer
 
-METHODS: dict[str, Callable[[Trainer, RunSpec, Plan], Iterator[Stepped]]] = {"sft": sft}
+METHODS: dict[str, Callable[[Trainer, RunSpec, Plan], Iterator[Stepped]]] = {"sft": sft.sft, "dpo": dpo.dpo}
+EVALUATIONS: dict[str, Callable[[Trainer, RunSpec, Samples], Evaluated]] = {"sft": sft.held_out, "dpo": dpo.held_out}

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from functools import partial
 
-from engine.batches import Plan
+from engine import evaluation
+from engine.batches import Plan, Samples, in_order
+from engine.evaluation import Evaluated
 from engine.losses import imitation
 from engine.schedule import learning_rate
 from engine.spec import RunSpec
@@ -19,3 +21,9 @@ def sft(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
         for batch in batches:
             trainer.forward_backward(batch, loss)
         yield trainer.optim_step(learning_rate(spec.optimizer, step, total))
+
+
+def held_out(trainer: Trainer, spec: RunSpec, samples: Samples) -> Evaluated:
+    """Mean loss over the trained tokens of the held-out rows."""
+    loss = partial(imitation, trained_tokens=samples.trained_tokens)
+    return evaluation.under(loss, trainer, in_order(samples, spec.data.limit))

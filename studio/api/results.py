@@ -34,16 +34,17 @@ def run_of(session: Session, file_id: str) -> Run:
 
 
 def csv_of(session: Session, run: Run) -> str:
-    """One line a step; `valid_loss` is empty where nothing was evaluated."""
+    """One line a step; `valid_loss` is empty where nothing was evaluated. What the method measures comes last."""
     told: dict[str, Any] = metrics.points(session, run.id)
     evaluated = dict(zip(told["eval"]["step"], told["eval"]["loss"], strict=True))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS, *told["metrics"]])
     writer.writerows(_lines(told, evaluated))
     return text.getvalue()
 
 
 def _lines(told: dict[str, Any], evaluated: dict[int, float | None]) -> Iterator[list[Any]]:
-    for step, loss, *rest in zip(*(told[name] for name in ("step", "loss", *COLUMNS[3:])), strict=True):
+    columns = [*(told[name] for name in ("step", "loss", *COLUMNS[3:])), *told["metrics"].values()]
+    for step, loss, *rest in zip(*columns, strict=True):
         yield [step, loss, evaluated.get(step), *rest]

@@ -63,6 +63,14 @@ def show_metrics(studio: TheStudio, run_id: str, after: Annotated[int, Query(ge=
         return metrics.points(session, run_id, after)
 
 
+@router.get("/runs/{run_id}/curve")
+def show_curve(studio: TheStudio, run_id: str, part: Annotated[metrics.Part, Query()]) -> metrics.Curve:
+    """One curve between two positions: every point, or as many as are asked for, chosen so that the shape stays."""
+    with studio.session() as session:
+        runs.get(session, run_id)
+        return metrics.curve(session, run_id, part)
+
+
 @router.get("/runs/{run_id}/diagnostics", response_class=Response, responses=ZIP)
 def download_diagnostics(studio: TheStudio, run_id: str) -> Response:
     """Spec, versions, log and events of a run as a zip, without secrets."""

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Float,
     ForeignKey,
     Index,
+    LargeBinary,
     MetaData,
     String,
     Text,
@@ -99,6 +100,18 @@ class RunEvent(Base):
     step: Mapped[int | None]
     time: Mapped[float]
     data: Mapped[dict[str, Any]]
+
+
+class Pack(Base):
+    """Events of a run that measure something, as columns: `studio.packs`. Made from `events`, never changed."""
+
+    __tablename__ = "packs"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(20), primary_key=True, doc="step or eval")
+    offset: Mapped[int] = mapped_column(BigInteger, primary_key=True, doc="That of the last event in it.")
+    names: Mapped[list[Any]] = mapped_column(JSON, doc="Of the columns.")
+    data: Mapped[bytes] = mapped_column(LargeBinary, doc="Column after column, 64-bit floats, little-endian.")
 
 
 class Dataset(Base):

@@ -1,71 +1,98 @@
 """Line charts as plain data: series, labels, and the sentence that says the same in words. Drawn by assets/chart.js."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+import numpy as np
 
-from studio.metrics import downsample
+from studio.curves import Axis, Curves, downsample, smoothed
+from studio.packs import Numbers
 from studio.ui import figures
-from studio.ui.html import Html, el
+from studio.ui.html import Html, el, url
 from studio.ui.texts import text
 
-MOST = 600  # points of a line that are sent; a chart is rarely wider in pixels
+MOST = 600  # points of a line that are sent; a chart is rarely wider in pixels. Zooming asks for more
+CROWD = 3_000  # points of a chart, shared by its lines
+LEAST = 200
 GIB = 1024**3
-Numbers = Sequence[float | None]
+Chart = dict[str, Any]
 
 
-def chart(value: dict[str, Any] | None = None, **options: Any) -> gr.HTML:
-    """The component; a new value redraws the lines and leaves zoom and hidden series alone."""
+def board(**options: Any) -> gr.HTML:
+    """The component for any number of charts; a new value redraws lines and leaves zoom and hidden series alone."""
     return gr.HTML(
-        value if value is not None else empty(""),
-        html_template='<figure class="chart"></figure>',
-        js_on_load="window.atelierChart(element, props, watch)",
+        {"charts": []},
+        html_template='<div class="charts"></div>',
+        js_on_load="window.atelierBoard(element, props, watch)",
         apply_default_css=False,
         elem_classes=["sheet"],
         **options,
     )
 
 
-def empty(title: str) -> dict[str, Any]:
-    """A chart without points."""
-    return {"title": title, "series": [], "summary": "", "empty": text("chart.empty")}
+@dataclass(frozen=True)
+class Source:
+    """What a run measured, along what it is drawn, and in how many points a line."""
+
+    run_id: str
+    told: Curves
+    axis: Axis = "step"
+    most: int = MOST
+
+    def line(self, key: str, name: str, colour: str, *, smooth: float = 0.0, scale: float = 1.0, **more: Any) -> Chart:
+        """A curve as one line of a chart, in few points; `ask` is where the chart gets all of a part of it.
+
+        The browser knows it by its `key`, that of the curve unless it is another. More: `dash`, `dots`, `faint`,
+        `follows` (the key of the line that it is hidden with).
+        """
+        x, y = self.told.line(key, self.axis)
+        y = smoothed(y, smooth) if smooth else y
+        kept = downsample(x, y, self.most)
+        asked = {"key": key, "axis": self.axis, "smoothing": f"{smooth:g}" if smooth else ""}
+        points = {"x": rounded(x[kept]), "y": rounded(y[kept] * scale), "of": len(x)}
+        ask = url(f"/v1/runs/{self.run_id}/curve", **asked)
+        return {"key": key, "name": name, "colour": colour, "ask": ask, "scale": scale, **points, **more}
 
 
-def series(name: str, x: Sequence[float], y: Numbers, colour: str, **more: Any) -> dict[str, Any]:
-    """One line, downsampled; None is a gap. More: `dash`, `dots`, `faint`, `unit`."""
-    kept = downsample(x, y, MOST)
-    return {"name": name, "x": [x[i] for i in kept], "y": [rounded(y[i]) for i in kept], "colour": colour, **more}
+def share(lines: int) -> int:
+    """Points that each line of a chart may have."""
+    return min(MOST, max(LEAST, CROWD // max(lines, 1)))
 
 
-def rounded(number: float | None) -> float | None:
-    """Five figures: enough for a pixel, half the bytes."""
-    return None if number is None or not math.isfinite(number) else float(f"{number:.5g}")
+def rounded(values: Numbers) -> list[float | None]:
+    """Six figures: more than a pixel shows, half the bytes."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
 
 
-def build(title: str, lines: list[dict[str, Any]], summary: str = "", **more: Any) -> dict[str, Any]:
+def build(key: str, title: str, lines: Sequence[Chart], summary: str = "", **more: Any) -> Chart:
     """A chart's value. More: `x` (word for the axis), `unit`, `marks` [{y, label}], `zero`, `whole`."""
-    common = {"x": text("chart.step"), "reset": text("chart.reset"), "empty": text("chart.empty"), "whole": True}
-    return {"title": title, "series": lines, "summary": summary, **common, **more}
+    words = {name: text(f"chart.{name}") for name in ("reset", "empty", "exact", "part", "wide", "narrow")}
+    common = {"x": text("chart.step"), "whole": True, "words": words}
+    return (
+        {"key": key, "title": title, "series": [one for one in lines if one["x"]], "summary": summary} | common | more
+    )
 
 
-def fell(
-    name: str, steps: Sequence[float], values: Numbers, figure: Callable[[float | None], str] = figures.small
-) -> str:
-    """First, last and lowest in words: for curves that should fall."""
-    known = [(value, step) for value, step in zip(values, steps, strict=True) if value is not None]
-    if not known:
+def fell(name: str, steps: Numbers, values: Numbers, figure: Callable[[float | None], str] = figures.small) -> str:
+    """First, last and lowest in words, and how often there was no number: for curves that should fall."""
+    known = np.isfinite(values)
+    if not known.any():
         return ""
-    low, at = min(known)
+    steps, measured = steps[known], values[known]
+    low = int(measured.argmin())
     words = text(
         "chart.summary",
-        first=figure(known[0][0]),
-        last=figure(known[-1][0]),
-        low=figure(low),
-        at=figures.count(at),
+        first=figure(measured[0]),
+        last=figure(measured[-1]),
+        low=figure(measured[low]),
+        at=figures.count(steps[low]),
     )
-    return named(name, words)
+    gaps = len(values) - len(measured)
+    missing = text("chart.gaps" if gaps > 1 else "chart.gap", n=figures.count(gaps)) if gaps else ""
+    return named(name, f"{words}{missing}")
 
 
 def named(name: str, words: str) -> str:
@@ -75,66 +102,14 @@ def named(name: str, words: str) -> str:
 
 def ranged(name: str, values: Numbers, figure: Callable[[float | None], str] = figures.small) -> str:
     """Last, lowest and highest in words: for curves that should stay."""
-    known = [value for value in values if value is not None]
-    if not known:
+    known = values[np.isfinite(values)]
+    if not len(known):
         return ""
-    return named(
-        name, text("chart.summary_range", last=figure(known[-1]), low=figure(min(known)), high=figure(max(known)))
-    )
+    words = text("chart.summary_range", last=figure(known[-1]), low=figure(known.min()), high=figure(known.max()))
+    return named(name, words)
 
 
-def loss(points: Mapping[str, Any]) -> dict[str, Any]:
-    """Train and eval loss along the steps."""
-    steps, evals = points["step"], points["eval"]
-    lines = [series(text("chart.train"), steps, points["loss"], "var(--line-1)")] if steps else []
-    if evals["step"]:
-        lines.append(series(text("chart.eval"), evals["step"], evals["loss"], "var(--line-2)", dots=True))
-    said = (fell(text("chart.train"), steps, points["loss"]), fell(text("chart.eval"), evals["step"], evals["loss"]))
-    return build(text("chart.loss"), lines, " · ".join(filter(None, said)))
-
-
-def memory(points: Mapping[str, Any]) -> dict[str, Any]:
-    """Allocated, reserved and peak per device, GiB; what the device has as a line, when it is near."""
-    lines, marks, said = [], [], []
-    several = len(points["memory"]) > 1
-    for device in points["memory"]:
-        for number, what in enumerate(("allocated", "reserved", "peak")):
-            if what == "reserved" and device["reserved"] == device["allocated"]:
-                continue
-            word = text(f"chart.{what}")
-            name = text("chart.device", device=device["device"], what=word) if several else word
-            scaled = [None if value is None else value / GIB for value in device[what]]
-            lines.append(series(name, points["step"], scaled, f"var(--line-{number + 1})"))
-        peak = max((value for value in device["peak"] if value is not None), default=0)
-        if peak > 0.5 * device["total"]:
-            marks.append({"y": device["total"] / GIB, "label": text("chart.total", size=figures.size(device["total"]))})
-        said.append(ranged(device["device"], device["allocated"], figures.size))
-    return build(text("chart.memory"), lines, " · ".join(said), unit="GiB", zero=True, marks=marks)
-
-
-def rate(points: Mapping[str, Any]) -> dict[str, Any]:
-    """Learning rate along the steps."""
-    steps, values = points["step"], points["learning_rate"]
-    lines = [series(text("chart.rate"), steps, values, "var(--line-3)")] if steps else []
-    return build(text("chart.rate"), lines, ranged("", values, figures.scientific), zero=True)
-
-
-def norm(points: Mapping[str, Any]) -> dict[str, Any]:
-    """Gradient norm before clipping."""
-    steps, values = points["step"], points["grad_norm"]
-    lines = [series(text("chart.norm"), steps, values, "var(--line-4)")] if steps else []
-    return build(text("chart.norm"), lines, ranged("", values), zero=True)
-
-
-def speed(points: Mapping[str, Any]) -> dict[str, Any]:
-    """Tokens per second."""
-    steps, values = points["step"], points["tokens_per_second"]
-    lines = [series(text("chart.speed"), steps, values, "var(--line-1)")] if steps else []
-    said = ranged("", values, lambda value: figures.count(value or 0))
-    return build(text("chart.speed"), lines, said, unit=text("unit.tokens"), zero=True)
-
-
-def sparkline(values: Numbers, cls: str = "") -> Html:
+def sparkline(values: Sequence[float | None], cls: str = "") -> Html:
     """A curve as small as a word; decoration beside its figure."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
@@ -145,7 +120,7 @@ def sparkline(values: Numbers, cls: str = "") -> Html:
         for i, value in enumerate(values)
         if value is not None
     ]
-    line = el("path", d="M" + "L".join(spots), vector_effect="non-scaling-stroke")
+    path = el("path", d="M" + "L".join(spots), vector_effect="non-scaling-stroke")
     return el(
-        "svg", line, cls=f"spark {cls}".strip(), viewBox="0 0 100 24", preserveAspectRatio="none", aria_hidden="true"
+        "svg", path, cls=f"spark {cls}".strip(), viewBox="0 0 100 24", preserveAspectRatio="none", aria_hidden="true"
     )

@@ -1,6 +1,7 @@
 """The settings form, derived from the RunSpec: a new field of the spec is a new field here, and nothing to write.
 
-Values travel by dotted name (`lora.r`), never by position.
+Values travel by dotted name (`lora.r`), never by position. Settings of one method only carry its name too
+(`method.dpo.beta`), so that the form holds those of every method and shows those of the chosen one.
 """
 
 from collections.abc import Mapping
@@ -14,12 +15,13 @@ from gradio.components import Component
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from engine.spec import RunSpec, settings
+from engine.spec import METHODS, RunSpec, sections_in, settings
 from studio.ui import chrome, figures
 from studio.ui.html import el, many
 from studio.ui.texts import label, text
 
 ELSEWHERE = frozenset({"version", "name", "model", "data.dataset", "data.sha256", "method.type"})
+METHOD = "method.type"
 Kind = Literal["switch", "choice", "whole", "number", "names", "ways", "text"]
 Values = dict[str, Any]
 SAID = ("names", "ways")  # kinds that need a word on how they are written
@@ -35,6 +37,16 @@ class Setting:
     kind: Kind
     choices: tuple[str, ...] = ()
     optional: bool = False  # may be left empty
+    method: str = ""  # the only one that has it; empty: all of them
+
+    @property
+    def leaf(self) -> str:
+        """Its name in a spec."""
+        return self.name.replace(f".{self.method}.", ".", 1) if self.method else self.name
+
+    def asked(self, method: str) -> bool:
+        """Whether it means something to a method."""
+        return self.method in ("", method) and self.name not in METHODS[method].unused
 
     def shown(self, value: Any) -> Any:
         """A value of the spec as its widget holds it."""
@@ -61,32 +73,38 @@ class Group:
     help: str
     settings: tuple[Setting, ...]
 
+    def asked(self, method: str) -> bool:
+        """Whether any of it means something to a method."""
+        return any(one.asked(method) for one in self.settings)
+
 
 def groups(spec: type[BaseModel] = RunSpec) -> list[Group]:
     """Every section of the spec with the settings that the form asks for, in reading order."""
     found = []
     for name, info in spec.model_fields.items():
-        section = _section(info.annotation)
-        if section is None:
-            continue
-        leaves = [_setting(f"{name}.{leaf}", inner) for leaf, inner in section.model_fields.items()]
-        asked = tuple(leaf for leaf in leaves if leaf.name not in ELSEWHERE)
-        if asked:
-            found.append(Group(name, info.title or section.__name__, (section.__doc__ or "").split("\n")[0], asked))
+        for section in sections_in(info.annotation):
+            method = str(section.model_fields["type"].default) if "type" in section.model_fields else ""
+            prefix = f"{name}.{method}" if method else name
+            leaves = [_setting(f"{prefix}.{leaf}", inner, method) for leaf, inner in section.model_fields.items()]
+            asked = tuple(leaf for leaf in leaves if leaf.leaf not in ELSEWHERE)
+            if asked:
+                title = text(f"method.{method}") if method else info.title or section.__name__
+                found.append(Group(name, title, (section.__doc__ or "").split("\n")[0], asked))
     return found
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+def titles() -> dict[str, str]:
+    """What each leaf of a spec is called on the pages."""
+    return {one.leaf: one.title for group in groups() for one in group.settings}
 
 
-def _setting(name: str, info: FieldInfo) -> Setting:
+def _setting(name: str, info: FieldInfo, method: str) -> Setting:
     kind, choices = _kind(info.annotation)
     optional = NoneType in get_args(info.annotation)
     help_ = " ".join(
         part for part in (info.description or "", _bounds(info), text(f"form.{kind}") if kind in SAID else "") if part
     )
-    return Setting(name, info.title or name.rpartition(".")[2], help_, kind, choices, optional)
+    return Setting(name, info.title or name.rpartition(".")[2], help_, kind, choices, optional, method)
 
 
 def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
@@ -127,24 +145,28 @@ def _bounds(info: FieldInfo) -> str:
 
 
 def values_of(spec: RunSpec) -> Values:
-    """The spec as the widgets hold it, by name; the run's name is among them."""
+    """The spec as the widgets hold it, by name, other methods at their defaults; the run's name is among them."""
     leaves = settings(spec)
-    return {one.name: one.shown(leaves[one.name]) for group in groups() for one in group.settings} | {"name": spec.name}
+    others = {name: settings(made(), "method.") for name, made in METHODS.items() if name != spec.method.type}
+    values = {one.name: one.shown(others.get(one.method, leaves)[one.leaf]) for one in _asked()}
+    return values | {"name": spec.name, METHOD: spec.method.type}
 
 
-def read(
-    values: Mapping[str, Any], *, model: str, dataset: str, base: RunSpec | None = None
-) -> tuple[RunSpec | None, dict[str, str]]:
-    """The spec that the widgets describe, or what is wrong, by setting. `base` gives what the form does not ask for."""
-    known = {one.name: one for group in groups() for one in group.settings}
+def _asked() -> list[Setting]:
+    return [one for group in groups() for one in group.settings]
+
+
+def read(values: Mapping[str, Any], *, model: str, dataset: str) -> tuple[RunSpec | None, dict[str, str]]:
+    """The spec that the widgets describe, or what is wrong, by setting. What the method does not use stays default."""
+    method = str(values.get(METHOD) or RunSpec.model_fields["method"].default.type)
+    known = {one.name: one for one in _asked() if one.asked(method)}
     tree: dict[str, Any] = {"model": model, "name": str(values.get("name") or ""), "data": {"dataset": dataset}}
-    if base is not None:
-        tree["method"] = {"type": base.method.type}
+    tree["method"] = {"type": method}
     missing: dict[str, str] = {}
     for name, one in known.items():
         if name not in values:
             continue
-        section, _, leaf = name.partition(".")
+        section, _, leaf = one.leaf.partition(".")
         value = one.read(values[name])
         if value is None and not one.optional:
             missing[name] = text("form.whole" if one.kind == "whole" else "form.number")
@@ -169,12 +191,12 @@ def _faults(error: ValidationError, known: Mapping[str, Setting]) -> dict[str, s
 def place(where: tuple[int | str, ...], message: str, known: Mapping[str, Setting]) -> str:
     """The setting that a fault is shown beside; a rule of a whole section names its setting in the message."""
     path = [str(part) for part in where]
-    for name in known:
-        section, _, leaf = name.partition(".")
+    for name, one in known.items():
+        section, _, leaf = one.leaf.partition(".")
         if path and path[0] == section and leaf in path[1:]:
             return name
     of_section = [name for name in known if path and name.startswith(f"{path[0]}.")]
-    return next((name for name in of_section if name.partition(".")[2] in message), (of_section or ["name"])[0])
+    return next((name for name in of_section if name.rpartition(".")[2] in message), (of_section or ["name"])[0])
 
 
 @dataclass
@@ -183,6 +205,7 @@ class Form:
 
     fields: dict[str, Component] = field(default_factory=dict)
     errors: dict[str, gr.HTML] = field(default_factory=dict)
+    places: list[tuple[Group | Setting, gr.Column]] = field(default_factory=list)  # what surrounds them
 
     def values(self, given: Mapping[Any, Any]) -> Values:
         """What the widgets hold, out of an event's inputs (by component)."""
@@ -191,6 +214,10 @@ class Form:
     def show(self, values: Mapping[str, Any]) -> dict[Any, Any]:
         """Updates that put values into the widgets."""
         return {component: gr.update(value=values[name]) for name, component in self.fields.items() if name in values}
+
+    def suit(self, method: str) -> dict[Any, Any]:
+        """Updates that leave only what means something to a method."""
+        return {place: gr.update(visible=what.asked(method)) for what, place in self.places}
 
     def blame(self, faults: Mapping[str, str]) -> dict[Any, Any]:
         """Updates that show each fault beside its field and clear the others."""
@@ -203,15 +230,18 @@ class Form:
         }
 
 
-def draw(form: Form) -> None:
+def draw(form: Form, method: str = "sft") -> None:
     """Put the groups on the page, inside whatever container is open."""
     for group in groups():
-        chrome.sheet(many(el("h2", group.title), el("p", group.help, cls="quiet small")), classes=("group-title",))
-        with gr.Column(elem_classes=["fields"]):
-            for one in group.settings:
-                with gr.Column(elem_classes=["field"]):
-                    form.fields[one.name] = _widget(one)
-                    form.errors[one.name] = chrome.sheet(visible=False)
+        with gr.Column(visible=group.asked(method)) as around:
+            chrome.sheet(many(el("h2", group.title), el("p", group.help, cls="quiet small")), classes=("group-title",))
+            with gr.Column(elem_classes=["fields"]):
+                for one in group.settings:
+                    with gr.Column(elem_classes=["field"], visible=one.asked(method)) as place:
+                        form.fields[one.name] = _widget(one)
+                        form.errors[one.name] = chrome.sheet(visible=False)
+                    form.places.append((one, place))
+        form.places.append((group, around))
 
 
 def _widget(one: Setting) -> Component:
@@ -231,3 +261,19 @@ def name_field(form: Form) -> None:
         label=label("train.name"), placeholder=label("train.name_hint"), max_lines=1, elem_id="set-name"
     )
     form.errors["name"] = chrome.sheet(visible=False)
+
+
+def method_field(form: Form) -> gr.Radio:
+    """The choice of the method, which the page shows by itself."""
+    choices = [(text(f"method.{name}_choice"), name) for name in METHODS]
+    chosen = gr.Radio(
+        choices=choices,
+        value=choices[0][1],
+        show_label=False,
+        label=label("train.method"),
+        container=False,
+        elem_id="set-method-type",
+        elem_classes=["choices"],
+    )
+    form.fields[METHOD] = chosen
+    return chosen

@@ -1,7 +1,8 @@
-// Line charts drawn as SVG. A new value redraws the lines only: zoom, hidden series and the reading line stay.
+// Line charts drawn as SVG, once they are in view. A new value redraws the lines only: zoom, hidden series and the
+// reading line stay. A chart that is zoomed asks the server for all points of that part.
 (() => {
   const NS = "http://www.w3.org/2000/svg";
-  const HEIGHT = 210, TOP = 10, BOTTOM = 26, LEFT = 52, RIGHT = 10;
+  const HEIGHT = 210, HIGH = 380, SOON = "400px", ASKED = 4000, SETTLED = 150, TOP = 10, BOTTOM = 26, LEFT = 52, RIGHT = 10;
 
   const svg = (name, attributes, parent) => {
     const node = document.createElementNS(NS, name);
@@ -40,25 +41,33 @@
   };
 
   class Chart {
-    constructor(root, value) {
+    constructor(root) {
       this.root = root;
       this.hidden = new Set();
       this.zoom = null;
+      this.fine = null; // lines of the zoomed part by key, once the server has answered
       this.cursor = null;
-      root.replaceChildren();
+      this.near = false;
       const head = html("div", "chart-head", root);
       this.title = html("figcaption", "chart-title", head);
       this.legend = html("div", "chart-legend", head);
-      this.reset = html("button", "chart-reset", head);
-      this.reset.type = "button";
-      this.reset.onclick = () => { this.zoom = null; this.draw(); };
+      this.depth = html("span", "chart-depth", head);
+      this.reset = this.button(head, () => this.look(null));
+      this.size = this.button(head, () => { root.classList.toggle("wide"); this.name_size(); this.draw(); });
       this.stage = html("div", "chart-stage", root);
-      this.svg = svg("svg", { role: "img", tabindex: "0" }, this.stage);
+      this.svg = svg("svg", { role: "img", tabindex: "0", height: HEIGHT }, this.stage);
       this.tip = html("div", "chart-tip", this.stage);
+      this.tip.hidden = true;
       this.summary = html("p", "chart-summary", root);
       this.listen();
       new ResizeObserver(() => this.draw()).observe(this.stage);
-      this.update(value);
+    }
+
+    button(parent, act) {
+      const made = html("button", "chart-button", parent);
+      made.type = "button";
+      made.onclick = act;
+      return made;
     }
 
     listen() {
@@ -72,15 +81,13 @@
       });
       this.svg.addEventListener("pointerup", (event) => {
         if (from !== null && Math.abs(at(event) - from) > 8) {
-          this.zoom = [from, at(event)].map((x) => this.value_at(x)).sort((a, b) => a - b);
-          from = null;
-          this.draw();
+          this.look([from, at(event)].map((x) => this.value_at(x)).sort((a, b) => a - b));
         }
         from = null;
         this.band?.setAttribute("width", 0);
       });
       this.svg.addEventListener("pointerleave", () => { from = null; this.cursor = null; this.read(); });
-      this.svg.addEventListener("dblclick", () => { this.zoom = null; this.draw(); });
+      this.svg.addEventListener("dblclick", () => this.look(null));
       this.svg.addEventListener("blur", () => { this.cursor = null; this.read(); });
       this.svg.addEventListener("keydown", (event) => this.key(event));
     }
@@ -91,34 +98,71 @@
       if (event.key === "ArrowRight" || event.key === "ArrowLeft") {
         const move = event.key === "ArrowRight" ? stride : -stride;
         this.cursor = Math.min(high, Math.max(low, (this.cursor ?? (move > 0 ? low - stride : high + stride)) + move));
-      } else if (event.key === "Escape") { this.cursor = null; this.zoom = null; this.draw(); } else return;
+      } else if (event.key === "+" || event.key === "-") {
+        const half = (high - low) * (event.key === "+" ? 0.25 : 1), [first, last] = this.reach();
+        const middle = this.cursor ?? (low + high) / 2, next = [Math.max(first, middle - half), Math.min(last, middle + half)];
+        this.look(next[0] <= first && next[1] >= last ? null : next);
+      } else if (event.key === "Escape") { this.cursor = null; this.look(null); } else return;
       event.preventDefault();
       this.read();
     }
 
     update(value) {
-      this.value = value || { series: [] };
-      this.title.textContent = this.value.title || "";
-      this.summary.textContent = this.value.summary || "";
-      this.reset.textContent = this.value.reset || "";
-      this.svg.setAttribute("aria-label", `${this.value.title || ""}. ${this.value.summary || ""}`);
-      const names = JSON.stringify(this.value.series.map((s) => [s.name, s.colour]));
+      this.value = value;
+      this.title.textContent = value.title;
+      this.summary.textContent = value.summary;
+      this.reset.textContent = value.words.reset;
+      this.name_size();
+      this.svg.setAttribute("aria-label", `${value.title}. ${value.summary}`);
+      const names = JSON.stringify(value.series.map((s) => [s.key, s.name, s.colour]));
       if (names !== this.names) { this.names = names; this.name(); }
+      if (this.zoom) this.ask();
+      this.draw();
+    }
+
+    name_size() {
+      const wide = this.root.classList.contains("wide");
+      this.size.textContent = wide ? "\u2921" : "\u2922";
+      this.size.title = wide ? this.value.words.narrow : this.value.words.wide;
+      this.size.setAttribute("aria-label", `${this.size.title}: ${this.value.title}`);
+      this.size.setAttribute("aria-pressed", String(wide));
+    }
+
+    look(zoom) {
+      this.zoom = zoom;
+      this.fine = null;
+      this.draw();
+      clearTimeout(this.waiting);
+      if (zoom) this.waiting = setTimeout(() => this.ask(), SETTLED);
+    }
+
+    async ask() {
+      const [start, end] = this.zoom, mine = (this.asked = (this.asked ?? 0) + 1);
+      const lines = this.value.series.filter((s) => s.ask);
+      const points = Math.floor(ASKED / Math.sqrt(Math.max(lines.length, 1)));
+      const answers = await Promise.all(lines.map((s) =>
+        fetch(`${s.ask}&start=${start}&end=${end}&points=${points}`).then((a) => (a.ok ? a.json() : null), () => null)));
+      if (mine !== this.asked || !this.zoom) return;
+      this.fine = new Map();
+      answers.forEach((told, i) => {
+        if (told) this.fine.set(lines[i].key, { x: told.x, y: told.y.map((y) => (y === null ? null : y * lines[i].scale)), of: told.points });
+      });
       this.draw();
     }
 
     name() {
       this.legend.replaceChildren();
-      if (this.value.series.length < 2) return;
-      for (const series of this.value.series) {
+      const named = this.value.series.filter((s) => !s.faint);
+      if (named.length < 2) return;
+      for (const series of named) {
         const button = html("button", "chart-key", this.legend);
         button.type = "button";
         const line = html("span", series.dash ? "swatch dashed" : "swatch", button);
         line.style.setProperty("--own", series.colour);
         html("span", "", button, series.name);
-        const show = () => button.setAttribute("aria-pressed", String(!this.hidden.has(series.name)));
+        const key = series.key, show = () => button.setAttribute("aria-pressed", String(!this.hidden.has(key)));
         button.onclick = () => {
-          if (!this.hidden.delete(series.name)) this.hidden.add(series.name);
+          if (!this.hidden.delete(key)) this.hidden.add(key);
           show();
           this.draw();
         };
@@ -126,7 +170,23 @@
       }
     }
 
-    shown() { return this.value.series.filter((s) => !this.hidden.has(s.name) && s.x.length); }
+    shown() {
+      const kept = this.value.series.filter((s) => !this.hidden.has(s.follows ?? s.key) && s.x.length);
+      return kept.map((s) => ({ ...s, ...(this.fine?.get(s.key) ?? {}) })).filter((s) => s.x.length);
+    }
+
+    reach() {
+      const all = this.value.series.filter((s) => s.x.length);
+      return [Math.min(...all.map((s) => s.x[0])), Math.max(...all.map((s) => s.x[s.x.length - 1]))];
+    }
+
+    say_depth(series) {
+      this.depth.textContent = "";
+      if (!this.zoom || !this.fine || !series.length) return;
+      const [shown, all] = [series.reduce((n, s) => n + s.x.length, 0), series.reduce((n, s) => n + s.of, 0)];
+      const words = shown >= all ? this.value.words.exact : this.value.words.part;
+      this.depth.textContent = words.replace("{shown}", shown.toLocaleString("en")).replace("{all}", all.toLocaleString("en"));
+    }
 
     extent(series) {
       let low = Infinity, high = -Infinity, bottom = Infinity, top = -Infinity;
@@ -151,24 +211,26 @@
 
     draw() {
       const width = this.stage.clientWidth;
-      if (!width) return;
+      if (!width || !this.near || !this.value) return;
       this.width = width;
-      this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-      this.svg.setAttribute("height", HEIGHT);
+      this.height = this.root.classList.contains("wide") ? HIGH : HEIGHT;
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
+      this.svg.setAttribute("height", this.height);
       this.svg.replaceChildren();
       this.reset.hidden = !this.zoom;
       const series = this.shown();
+      this.say_depth(series);
       if (!series.length) {
         this.range = null;
         this.tip.hidden = true;
-        const words = svg("text", { x: width / 2, y: HEIGHT / 2, class: "chart-empty", "text-anchor": "middle" }, this.svg);
-        words.textContent = this.value.empty || "";
+        const words = svg("text", { x: width / 2, y: this.height / 2, class: "chart-empty", "text-anchor": "middle" }, this.svg);
+        words.textContent = this.value.words.empty;
         return;
       }
       const e = this.extent(series);
       this.range = [e.low, e.high];
       this.x = (v) => LEFT + ((v - e.low) / (e.high - e.low)) * (width - LEFT - RIGHT);
-      this.y = (v) => TOP + (1 - (v - e.bottom) / (e.top - e.bottom)) * (HEIGHT - TOP - BOTTOM);
+      this.y = (v) => TOP + (1 - (v - e.bottom) / (e.top - e.bottom)) * (this.height - TOP - BOTTOM);
       this.axes(e, width);
       this.plot(series, width);
       this.read();
@@ -183,34 +245,35 @@
       for (const at of ticks(e.low, e.high, room)) {
         if (this.value.whole && at % 1) continue;
         const edge = this.x(at) > width - RIGHT - 16 ? "end" : "middle";
-        svg("text", { x: Math.min(this.x(at), width - RIGHT), y: HEIGHT - 8, "text-anchor": edge, class: "chart-tick" }, this.svg).textContent = figure(at);
+        svg("text", { x: Math.min(this.x(at), width - RIGHT), y: this.height - 8, "text-anchor": edge, class: "chart-tick" }, this.svg).textContent = figure(at);
       }
     }
 
     plot(series, width) {
       const id = `clip-${Math.random().toString(36).slice(2)}`;
       const clip = svg("clipPath", { id }, svg("defs", {}, this.svg));
-      svg("rect", { x: LEFT - 3, y: 0, width: width - LEFT - RIGHT + 6, height: HEIGHT - BOTTOM + 3 }, clip);
+      svg("rect", { x: LEFT - 3, y: 0, width: width - LEFT - RIGHT + 6, height: this.height - BOTTOM + 3 }, clip);
       const group = svg("g", { "clip-path": `url(#${id})` }, this.svg);
       for (const mark of this.value.marks || []) {
         svg("line", { x1: LEFT, x2: width - RIGHT, y1: this.y(mark.y), y2: this.y(mark.y), class: "chart-mark" }, group);
         svg("text", { x: width - RIGHT - 4, y: this.y(mark.y) - 5, "text-anchor": "end", class: "chart-tick" }, group).textContent = mark.label;
       }
       for (const s of series) {
-        let path = "", pen = false, points = 0;
+        let path = "", pen = false;
         s.y.forEach((y, i) => {
           if (y === null) { pen = false; return; }
           path += `${pen ? "L" : "M"}${this.x(s.x[i]).toFixed(1)} ${this.y(y).toFixed(1)}`;
-          pen = true; points += 1;
+          if (!pen && (s.y[i + 1] ?? null) === null) path += "h0"; // alone between two gaps: a round dot
+          pen = true;
         });
         const line = svg("path", { d: path, class: s.faint ? "chart-line faint" : "chart-line", "stroke-dasharray": s.dash || "none" }, group);
         line.style.stroke = s.colour;
-        if (s.dots || points === 1) s.y.forEach((y, i) => {
+        if (s.dots) s.y.forEach((y, i) => {
           if (y !== null) svg("circle", { cx: this.x(s.x[i]), cy: this.y(y), r: 3, class: "chart-dot" }, group).style.fill = s.colour;
         });
       }
-      this.band = svg("rect", { y: TOP, height: HEIGHT - TOP - BOTTOM, width: 0, class: "chart-band" }, this.svg);
-      this.rule = svg("line", { y1: TOP, y2: HEIGHT - BOTTOM, class: "chart-rule", visibility: "hidden" }, this.svg);
+      this.band = svg("rect", { y: TOP, height: this.height - TOP - BOTTOM, width: 0, class: "chart-band" }, this.svg);
+      this.rule = svg("line", { y1: TOP, y2: this.height - BOTTOM, class: "chart-rule", visibility: "hidden" }, this.svg);
     }
 
     brush(from, to) {
@@ -225,7 +288,7 @@
         this.rule?.setAttribute("visibility", "hidden");
         return;
       }
-      const near = series.map((s) => ({ s, i: nearest(s.x, this.cursor) }));
+      const near = series.filter((s) => !s.faint).map((s) => ({ s, i: nearest(s.x, this.cursor) }));
       const best = near.reduce((a, b) => (Math.abs(a.s.x[a.i] - this.cursor) <= Math.abs(b.s.x[b.i] - this.cursor) ? a : b));
       const at = best.s.x[best.i], pixel = this.x(at);
       this.rule.setAttribute("x1", pixel);
@@ -245,8 +308,32 @@
     }
   }
 
-  window.atelierChart = (element, props, watch) => {
-    const chart = new Chart(element.querySelector("figure"), props.value);
-    watch("value", () => chart.update(props.value));
+  window.atelierBoard = (element, props, watch) => {
+    const board = element.querySelector(".charts"), charts = new Map();
+    const sight = new IntersectionObserver((seen) => {
+      for (const one of seen) {
+        const chart = [...charts.values()].find((each) => each.root === one.target);
+        if (!chart || !one.isIntersecting) continue;
+        chart.near = true;
+        sight.unobserve(one.target);
+        chart.draw();
+      }
+    }, { rootMargin: SOON });
+    const show = () => {
+      const values = props.value?.charts ?? [];
+      for (const [key, chart] of charts) if (!values.some((value) => value.key === key)) { chart.root.remove(); charts.delete(key); }
+      values.forEach((value, place) => {
+        if (!charts.has(value.key)) {
+          const chart = new Chart(html("figure", "chart"));
+          charts.set(value.key, chart);
+          sight.observe(chart.root);
+        }
+        const chart = charts.get(value.key);
+        if (board.children[place] !== chart.root) board.insertBefore(chart.root, board.children[place] ?? null);
+        chart.update(value);
+      });
+    };
+    show();
+    watch("value", show);
   };
 })();

@@ -7,7 +7,7 @@ import gradio as gr
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from studio import metrics, queue, runs
+from studio import curves, queue, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model, Run, RunEvent
 from studio.errors import NotFound
@@ -16,7 +16,7 @@ from studio.ui.chrome import QUIET, handler
 from studio.ui.html import el
 from studio.ui.texts import label, text
 from studio.ui.views import run as views
-from studio.ui.views import run_tabs
+from studio.ui.views import run_charts, run_tabs
 
 POLL_SECONDS = 1.5
 TOLD = ("started", "sample", "saved", "warning")
@@ -33,8 +33,7 @@ class RunPage:
         self.head = chrome.pane(el("p", text("loading"), cls="empty plain"))
         with gr.Column(visible=False) as self.body:
             self.figures = chrome.sheet()
-            with gr.Column(elem_classes=["charts"]):
-                self.charts = {name: charts.chart() for name in ("loss", "memory", "rate", "norm", "speed")}
+            self.charts = charts.board()
             with gr.Tabs() as self.tabs:
                 with gr.Tab(label("run.samples")):
                     self.samples = chrome.sheet()
@@ -46,7 +45,7 @@ class RunPage:
                     self.files = chrome.sheet()
         self.timer = gr.Timer(POLL_SECONDS, active=False)
         self.go = gr.Textbox(visible=False)
-        parts = [self.head, self.figures, *self.charts.values(), self.samples, self.log, self.settings, self.files]
+        parts = [self.head, self.figures, self.charts, self.samples, self.log, self.settings, self.files]
         outputs = [*parts, self.tabs, self.body, self.timer, self.seen, self.go]
         demo.load(handler(self.load), None, outputs, **QUIET)
         self.timer.tick(handler(self.tick), self.seen, outputs, **QUIET)
@@ -88,9 +87,11 @@ class RunPage:
         news = f"{run.events_offset} {run.status}"
         story = tell(session, run, events=seen.get("news") != news)
         if seen.get("news") != news:
-            points = metrics.points(session, run.id)
-            fresh |= {name: (chart, getattr(charts, name)(points)) for name, chart in self.charts.items()}
-            fresh["figures"] = self.figures, str(views.figure_line(story, points))
+            told = curves.read(session, run.id)
+            drawn = run_charts.all_of(charts.Source(run.id, told), story.started.get("planned_memory"))
+            fresh["charts"] = self.charts, {"charts": drawn}
+            said = el("div", views.figure_line(story, told), views.warnings(story), cls="stack-8")
+            fresh["figures"] = self.figures, str(said)
             fresh["samples"] = self.samples, str(views.samples(story))
             fresh["settings"] = self.settings, str(run_tabs.settings_of(story))
             fresh["files"] = self.files, str(run_tabs.files(story))

@@ -7,10 +7,9 @@ import gradio as gr
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from studio import runs
+from studio import curves, runs
 from studio.context import Studio
-from studio.db.tables import Dataset, Model, Run, RunEvent
-from studio.metrics import downsample
+from studio.db.tables import Dataset, Model, Run
 from studio.ui import chrome
 from studio.ui.chrome import QUIET, handler
 from studio.ui.html import el
@@ -20,7 +19,7 @@ from studio.ui.views import runs as views
 POLL_SECONDS = 3.0
 MOST = 200
 SPARK = 40  # points of a sparkline
-SPARKED = 30  # newest runs that get one: each costs a query
+SPARKED = 30  # newest runs that get one
 ANY = "any"
 
 
@@ -29,6 +28,7 @@ class Runs:
 
     def __init__(self, demo: gr.Blocks, studio: Studio) -> None:
         self.studio = studio
+        self.sparks = Sparks()
         chrome.top(demo, studio, "runs")
         chrome.sheet(
             chrome.heading(
@@ -72,7 +72,9 @@ class Runs:
             filtered = bool(words.strip() or wanted)
             any_ = bool(found) or filtered
             made = str(
-                views.table(found, names, curves(session, found[:SPARKED])) if found else views.nothing(filtered)
+                views.table(found, names, self.sparks.of(session, found[:SPARKED]))
+                if found
+                else views.nothing(filtered)
             )
         return (gr.skip() if made == shown else made), gr.update(visible=any_)
 
@@ -91,13 +93,18 @@ def matches(run: Run, names: dict[str, str], words: str) -> bool:
     return all(word in where for word in words.lower().split())
 
 
-def curves(session: Session, found: Sequence[Run]) -> dict[str, list[float | None]]:
-    """Loss of each run in a few points; of a long run only every so many steps are read."""
-    losses = RunEvent.data["loss"].as_float()
-    told: dict[str, list[float | None]] = {}
-    for run in found:
-        some = RunEvent.step % max(1, run.step // (4 * SPARK)) == 0
-        query = select(losses).where(RunEvent.run_id == run.id, RunEvent.kind == "step", some).order_by(RunEvent.offset)
-        values = list(session.scalars(query))
-        told[run.id] = [values[i] for i in downsample(range(len(values)), values, SPARK)]
-    return told
+class Sparks:
+    """Loss of each run in a few points, kept until the run has said more."""
+
+    def __init__(self) -> None:
+        self.drawn: dict[str, tuple[int, list[float | None]]] = {}
+
+    def of(self, session: Session, found: Sequence[Run]) -> dict[str, list[float | None]]:
+        """Points by run; only those of runs with news are read."""
+        fresh = {run.id: self.drawn.get(run.id) or (-1, []) for run in found}
+        for run in found:
+            if fresh[run.id][0] != run.events_offset:
+                step, loss = curves.read(session, run.id).line("loss")
+                fresh[run.id] = run.events_offset, curves.numbers(loss[curves.downsample(step, loss, SPARK)])
+        self.drawn = fresh
+        return {run_id: points for run_id, (_, points) in fresh.items()}

@@ -30,7 +30,8 @@ class Train(State):
         self.model.input(handler(self.chose), given, outputs, **QUIET)
         self.level.input(handler(self.leveled), given | {self.level}, outputs, **QUIET)
         self.timer.tick(handler(self.tick), given, outputs, **QUIET)
-        for component in fields:
+        self.method.input(handler(self.chose), given, outputs, **QUIET)
+        for component in fields - {self.method}:
             component.input(handler(self.edited), given, outputs, trigger_mode="always_last", **QUIET)  # type: ignore[attr-defined]
         self.reset.click(handler(self.back), given, outputs, **QUIET)
         begun = self.start.click(handler(self.begin), given, [self.go, self.problem, *faults], **QUIET)
@@ -67,7 +68,7 @@ class Train(State):
             return self.show(session, given, stored, given[self.model]) | {self.file: gr.update(value=None)}
 
     def chose(self, given: Given) -> Updates:
-        """Another dataset or model."""
+        """Another dataset, model or method."""
         with self.studio.session() as session:
             return self.show(session, given, given[self.dataset], given[self.model])
 
@@ -102,9 +103,8 @@ class Train(State):
         """To what is suggested for this data and model."""
         with self.studio.session() as session:
             chosen = found(session, given[self.dataset], given[self.model])
-            return self.show(
-                session, given, given[self.dataset], given[self.model], fresh=self.suggestion(session, chosen)
-            )
+            fresh = self.suggestion(session, chosen, given[self.method])
+            return self.show(session, given, given[self.dataset], given[self.model], fresh=fresh)
 
     def begin(self, given: Given) -> Updates:
         """Make the run and go to its page; the queue may be down, the run is safe."""

@@ -1,6 +1,7 @@
 """The Train page's components: three numbered cards, the settings, the button, and what will be learned beside them."""
 
 import gradio as gr
+from gradio.blocks import Block
 from gradio.components import Component
 
 from studio.ui import chrome, form
@@ -70,6 +71,7 @@ class Cards:
     def _method(self) -> None:
         with gr.Column(elem_classes=["card"]):
             self.head_method = chrome.sheet(views.step_head(3, text("train.method")))
+            self.method = form.method_field(self.form)
             self.words = chrome.sheet(views.method(None, []))
         with gr.Accordion(label("train.advanced"), open=False, elem_classes=["advanced"]):
             form.name_field(self.form)
@@ -90,7 +92,8 @@ class Cards:
             chrome.open_choice(self.level)
             self.survey = chrome.sheet()
 
-    def components(self) -> list[Component]:
+    def components(self) -> list[Block]:
         """Everything that an event may change."""
         own = [one for one in vars(self).values() if isinstance(one, Component)]
-        return [*own, *self.form.fields.values(), *self.form.errors.values()]
+        places = [place for _, place in self.form.places]
+        return [*own, *self.form.fields.values(), *self.form.errors.values(), *places]

@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 from sqlalchemy.orm import Session
 
-from engine.spec import Data, RunSpec
+from engine.spec import RunSpec
 from studio import datasets, models
 from studio.context import Studio
 from studio.db.tables import Dataset, Model
@@ -49,9 +49,9 @@ class State(Cards):
         every = models.list_models(session)
         listed = [model for model in every if model_views.usable(model)]
         mine, before = self.form.values(given), given[self.suggested]
-        new = form.values_of(self.suggestion(session, chosen))
-        kept = {name: value for name, value in mine.items() if before and value != before.get(name)}
-        values = form.values_of(fresh) if fresh else new | kept
+        new = form.values_of(self.suggestion(session, chosen, mine.get(form.METHOD)))
+        changed = {name: value for name, value in mine.items() if before and value != before.get(name)}
+        values = form.values_of(fresh) if fresh else new | changed | {form.METHOD: new[form.METHOD]}
         preview = learning.preview_of(session, self.studio, chosen, values)
         done = (
             chosen.dataset is not None and chosen.dataset.status == "ready",
@@ -77,6 +77,11 @@ class State(Cards):
                 active=chosen.pending or learning.waits(preview) or any(model.status in BUSY for model in listed),
             ),
             **({} if values == mine else self.form.show(values)),
+            **(
+                {}
+                if values[form.METHOD] == mine.get(form.METHOD) == before.get(form.METHOD)
+                else self.form.suit(values[form.METHOD])
+            ),
             **self.judge(session, values, dataset_id, model_id),
         }
 
@@ -120,11 +125,11 @@ class State(Cards):
             **self.form.blame(faults),
         }
 
-    def suggestion(self, session: Session, chosen: views.Chosen) -> RunSpec:
-        """A good start for this data and model, or the plain defaults while one is missing."""
+    def suggestion(self, session: Session, chosen: views.Chosen, method: str | None = None) -> RunSpec:
+        """A good start for this data and model by this method, or the plain defaults while one is missing."""
         if chosen.ready and chosen.dataset is not None and chosen.model is not None:
-            return suggest(chosen.dataset, chosen.model, chrome.devices(session, self.studio))
-        return RunSpec(model="", data=Data(dataset=""))
+            return suggest(chosen.dataset, chosen.model, chrome.devices(session, self.studio), method)
+        return RunSpec.model_validate({"model": "", "data": {"dataset": ""}, "method": {"type": method or "sft"}})
 
     def mark(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> str:
         """Changes whenever what is being prepared gets further, or the level is another one."""

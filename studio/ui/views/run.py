@@ -1,10 +1,15 @@
 """One run as markup: head, figures, samples, log, settings, files. Made from its row and its events."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from studio.curves import Curves
 from studio.db.tables import Dataset, Model, Run
+from studio.packs import Numbers
 from studio.runs import ACTIVE, FINAL
 from studio.ui import figures
 from studio.ui.chrome import empty, meter, note
@@ -12,6 +17,8 @@ from studio.ui.html import Child, Html, el, link, many, url
 from studio.ui.status import badge
 from studio.ui.texts import text, words
 from studio.ui.views.rows import cut, message
+
+MEMORY = ("allocated", "total")
 
 
 @dataclass(frozen=True)
@@ -179,16 +186,17 @@ def button(action: str, *, first: bool = False, ask: str = "", off: bool = False
     )
 
 
-def figure_line(story: Story, points: Mapping[str, Any]) -> Html:
+def figure_line(story: Story, told: Curves) -> Html:
     """The figures of the last step, each with its unit."""
     run = story.run
-    losses = [loss for loss in points["loss"] if loss is not None]
-    epoch = text("figures.epoch", value=f"{points['epoch'][-1]:.2f}") if points["epoch"] else ""
+    losses = told.of("loss")
+    lowest = np.fmin.reduce(losses, initial=math.inf)
+    epoch, speed = last(told.of("epoch")), last(told.of("tokens_per_second"))
     cells = [
         one(
             "figures.loss",
-            figures.small(last(points["loss"])),
-            under=text("figures.best", value=figures.small(min(losses))) if losses else "",
+            figures.small(last(losses)),
+            under=text("figures.best", value=figures.small(lowest)) if math.isfinite(lowest) else "",
         ),
         one(
             "figures.eval",
@@ -197,15 +205,26 @@ def figure_line(story: Story, points: Mapping[str, Any]) -> Html:
         ),
         one(
             "figures.speed",
-            figures.count(last(points["tokens_per_second"]) or 0) if points["step"] else text("figure.none"),
+            text("figure.none") if speed is None else figures.count(speed),
             text("unit.tokens"),
-            epoch,
+            "" if epoch is None else text("figures.epoch", value=f"{epoch:.2f}"),
         ),
-        memory(points),
-        one("figures.rate", figures.scientific(last(points["learning_rate"]))),
-        one("figures.norm", figures.small(last(points["grad_norm"]))),
+        memory(told),
+        one("figures.rate", figures.scientific(last(told.of("learning_rate")))),
+        one("figures.norm", figures.small(last(told.of("grad_norm")))),
     ]
     return el("div", cells, cls="figures")
+
+
+def warnings(story: Story) -> Child:
+    """What the run warned about: the last word on each thing, and how often it came up."""
+    by_code: dict[str, list[str]] = {}
+    for said in story.of("warning"):
+        by_code.setdefault(str(said.get("code")), []).append(str(said["message"]))
+    return [
+        note("warn", messages[-1], text("run.warned", n=figures.count(len(messages))) if len(messages) > 1 else None)
+        for messages in by_code.values()
+    ]
 
 
 def one(key: str, value: str, unit: str = "", under: str = "") -> Html:
@@ -219,20 +238,21 @@ def one(key: str, value: str, unit: str = "", under: str = "") -> Html:
     )
 
 
-def memory(points: Mapping[str, Any]) -> Html:
+def memory(told: Curves) -> Html:
     """Memory in use now, of what there is; the fullest device when there are several."""
-    devices = points["memory"]
-    if not devices:
+    now = {device: [last(told.of(f"memory/{device}/{what}")) or 0.0 for what in MEMORY] for device in told.devices}
+    if not now:
         return one("figures.memory", text("figure.none"))
-    fullest = max(devices, key=lambda device: (last(device["allocated"]) or 0) / (device["total"] or 1))
-    used, peak = last(fullest["allocated"]), max((value for value in fullest["peak"] if value is not None), default=0)
-    total = text("figures.memory_of", total=figures.size(fullest["total"]))
-    return one("figures.memory", figures.size(used), total, text("figures.peak", value=figures.size(peak)))
+    device, (used, total) = max(now.items(), key=lambda item: item[1][0] / (item[1][1] or 1.0))
+    peak = np.fmax.reduce(told.of(f"memory/{device}/peak"), initial=0.0)
+    of = text("figures.memory_of", total=figures.size(total))
+    return one("figures.memory", figures.size(used), of, text("figures.peak", value=figures.size(peak)))
 
 
-def last(values: Sequence[float | None]) -> float | None:
+def last(values: Numbers) -> float | None:
     """The last measured value."""
-    return next((value for value in reversed(values) if value is not None), None)
+    known = np.flatnonzero(np.isfinite(values))
+    return float(values[known[-1]]) if len(known) else None
 
 
 def samples(story: Story) -> Html:

@@ -1,10 +1,9 @@
-"""Settings and files of a run: what differs from the defaults first, then facts, warnings, and what was saved."""
+"""Settings and files of a run: what differs from the defaults first, then facts, and what was saved."""
 
 from typing import Any
 
 from engine.spec import Data, RunSpec, settings
 from studio.ui import figures, form
-from studio.ui.chrome import note
 from studio.ui.html import Child, Html, el
 from studio.ui.texts import text
 from studio.ui.views.run import Story
@@ -25,7 +24,7 @@ FACTS = (
 
 def settings_of(story: Story) -> Html:
     """Every setting with its title: those that differ from the defaults first."""
-    titles = {one.name: one.title for group in form.groups() for one in group.settings}
+    titles = form.titles()
     defaults = settings(RunSpec(model="", data=Data(dataset="")))
     mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles}
     changed: list[Child] = []
@@ -70,11 +69,10 @@ def facts(story: Story) -> Child:
 
 
 def files(story: Story) -> Html:
-    """Checkpoints and the adapter, newest first, and what the run warned about."""
+    """Checkpoints and the adapter, newest first."""
     saved = list(reversed(story.of("saved")))
-    warned = [note("warn", str(one["message"])) for one in story.of("warning")]
     if not saved:
-        return el("div", warned, el("p", text("run.files_none"), cls="empty plain"), cls="stack-8")
+        return el("p", text("run.files_none"), cls="empty plain")
     head = el(
         "tr",
         el("th", text("column.file"), scope="col"),
@@ -89,6 +87,4 @@ def files(story: Story) -> Html:
         )
         for one in saved
     ]
-    return el(
-        "div", warned, el("div", el("table", el("thead", head), el("tbody", body)), cls="table-wrap"), cls="stack-8"
-    )
+    return el("div", el("table", el("thead", head), el("tbody", body)), cls="table-wrap")
