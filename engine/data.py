@@ -6,6 +6,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.batches import Samples
+from engine.crew import helpers_for, in_order
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
 from engine.inspect_data import renderer_for
-from engine.render.pair import render_pair
+from engine.render.pair import RenderedPair, render_pair
 from engine.render.renderer import Renderer, trained_turns
-from engine.render.sample import Rendered
+from engine.render.sample import Rendered, without_spans
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
 from engine.spec import SFT, RunSpec
@@ -91,11 +93,13 @@ def prepare(
         held_out(report.usable, spec.data.eval_fraction, spec.training.seed),
     )
     said = time.monotonic()
-    for index, row in enumerate(usable(path, format, report.kind)):
-        work.take(index, row)
-        if time.monotonic() - said >= SAY_EVERY:
-            said = time.monotonic()
-            say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
+    rows, helpers = usable(path, format, report.kind), helpers_for(report.usable)
+    with closing(in_order(work.render, rows, helpers)) as made:
+        for index, (row, rendered) in enumerate(made):
+            work.take(index, row, rendered)
+            if time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
     prepared = work.finish(report)
     say(Phase(phase="loading_data", detail="Rendering rows", done=report.usable, total=report.usable))
     for warning in work.warnings(report):
@@ -166,7 +170,7 @@ class _Store:
 
 
 class _Work:
-    """Renders row after row and counts what becomes of them."""
+    """Renders rows, and counts what becomes of one after the other."""
 
     def __init__(self, spec: RunSpec, renderer: Renderer, eval_rows: frozenset[int]) -> None:
         self.spec = spec
@@ -181,14 +185,19 @@ class _Work:
         self.refused_rows = self.truncated_rows = self.empty_rows = 0
         self.needed_length = 0  # tokens of the shortest prompt that fills the window
 
-    def take(self, index: int, row: Row) -> None:
-        """Render, cut and keep one row."""
+    def render(self, row: Row) -> Rendered | RenderedPair:
+        """One row as tokens; may be done in another process."""
         if row.kind == "preference":
-            self._take_pair(index, row)
-            return
+            return render_pair(self.renderer, row)
         train_on = self.spec.method.train_on if isinstance(self.spec.method, SFT) else "all_turns"
-        rendered = self.renderer.render(row, train_on)
+        return without_spans(self.renderer.render(row, train_on))
+
+    def take(self, index: int, row: Row, rendered: Rendered | RenderedPair) -> None:
+        """Cut and keep one row."""
         self._note(row, rendered)
+        if isinstance(rendered, RenderedPair):
+            self._take_pair(index, row, rendered)
+            return
         if not rendered.samples:
             self.refused_rows += 1
             return
@@ -198,10 +207,8 @@ class _Work:
         needed = min(int(np.argmax(sample.trained)) for sample in rendered.samples)
         self._keep(index, row, [one for one in kept if one[1].any()], needed, rendered.samples[-1].level)
 
-    def _take_pair(self, index: int, row: Row) -> None:
-        """Render both answers to a prompt, cut each, and keep them as one document with the prompt once."""
-        rendered = render_pair(self.renderer, row)
-        self._note(row, Rendered(warnings=rendered.warnings, refusals=rendered.refusals))
+    def _take_pair(self, index: int, row: Row, rendered: RenderedPair) -> None:
+        """Cut both answers to a prompt, and keep them as one document with the prompt once."""
         if rendered.pair is None:
             self.refused_rows += 1
             return
@@ -227,7 +234,7 @@ class _Work:
         self.empty_rows += 1
         self.needed_length = min(self.needed_length or needed, needed)
 
-    def _note(self, row: Row, rendered: Rendered) -> None:
+    def _note(self, row: Row, rendered: Rendered | RenderedPair) -> None:
         """Count refusals and notes; keep the first of each."""
         for refusal in rendered.refusals:
             self.refused[refusal.code] += 1
