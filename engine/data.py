@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.batches import Samples
+from engine.crew import helpers_for, in_order
 from engine.cuts import suggested_length
 from engine.documents import Cutter, Document, Store, document_of, documents_of
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
-from engine.render.pair import render_pair
+from engine.render.pair import RenderedPair, render_pair
 from engine.render.renderer import Renderer, trained_turns
-from engine.render.sample import Rendered
+from engine.render.sample import Rendered, without_spans
 from engine.render.settings import renderer_for, settings_of
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
@@ -96,11 +98,13 @@ def prepare(
         held_out(report.usable, spec.data.eval_fraction, spec.training.seed),
     )
     said = time.monotonic()
-    for index, row in enumerate(usable(path, format, report.kind)):
-        work.take(index, row)
-        if time.monotonic() - said >= SAY_EVERY:
-            said = time.monotonic()
-            say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
+    rows, helpers = usable(path, format, report.kind), helpers_for(report.usable)
+    with closing(in_order(work.render, rows, helpers)) as made:
+        for index, (row, rendered) in enumerate(made):
+            work.take(index, row, rendered)
+            if time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
     prepared = work.finish(report, context)
     say(Phase(phase="loading_data", detail="Rendering rows", done=report.usable, total=report.usable))
     for warning in work.warnings(report):
@@ -138,7 +142,7 @@ def held_out(rows: int, fraction: float, seed: int) -> frozenset[int]:
 
 
 class _Work:
-    """Renders row after row and counts what becomes of them."""
+    """Renders rows, and counts what becomes of one after the other."""
 
     def __init__(self, spec: RunSpec, renderer: Renderer, eval_rows: frozenset[int]) -> None:
         self.spec = spec
@@ -154,9 +158,16 @@ class _Work:
         self.first_note: dict[str, str] = {}
         self.refused_rows = 0
 
-    def take(self, index: int, row: Row) -> None:
-        """Render, cut and keep one row."""
-        documents, level = self._documents(row)
+    def render(self, row: Row) -> Rendered | RenderedPair:
+        """One row as tokens; may be done in another process."""
+        if row.kind == "preference":
+            return render_pair(self.renderer, row)
+        return without_spans(self.renderer.render(row))
+
+    def take(self, index: int, row: Row, rendered: Rendered | RenderedPair) -> None:
+        """Cut and keep one row."""
+        self._note(row, rendered)
+        documents, level = _documents(rendered)
         if not documents:
             self.refused_rows += 1
             return
@@ -166,17 +177,7 @@ class _Work:
         if kept and (store is self.eval or not self.eval_rows):
             self._prompt(row, level)
 
-    def _documents(self, row: Row) -> tuple[list[Document], Variables]:
-        """What a row becomes, and the level that it is learned at; nothing when it is refused."""
-        if row.kind != "preference":
-            rendered = self.renderer.render(row)
-            self._note(row, rendered)
-            return documents_of(rendered.samples), rendered.samples[-1].level if rendered.samples else {}
-        found = render_pair(self.renderer, row)
-        self._note(row, Rendered(warnings=found.warnings, refusals=found.refusals))
-        return ([document_of(found.pair)], found.pair.chosen.level) if found.pair else ([], {})
-
-    def _note(self, row: Row, rendered: Rendered) -> None:
+    def _note(self, row: Row, rendered: Rendered | RenderedPair) -> None:
         """Count refusals and notes; keep the first of each."""
         for refusal in rendered.refusals:
             self.refused[refusal.code] += 1
@@ -286,3 +287,10 @@ class _Work:
             message = f"{cutter.empty} rows were left out: their prompt alone fills {cutter.limit} tokens."
             said.append(("nothing_to_learn_rows", message))
         return [Warned(code=code, message=message) for code, message in said]
+
+
+def _documents(rendered: Rendered | RenderedPair) -> tuple[list[Document], Variables]:
+    """What a row becomes, and the level that it is learned at; nothing when it is refused."""
+    if isinstance(rendered, RenderedPair):
+        return ([document_of(rendered.pair)], rendered.pair.chosen.level) if rendered.pair else ([], {})
+    return documents_of(rendered.samples), rendered.samples[-1].level if rendered.samples else {}
