@@ -18,7 +18,7 @@ CONFIGS = ("adapter_config.json", "config.json")
 
 def kind_of(run: Run) -> Literal["adapter", "model"]:
     """What the run makes: an adapter, or a whole model when all weights are trained."""
-    training = run.spec.get("training") or {}
+    training = (run.spec or {}).get("training") or {}
     return "model" if training.get("full_finetuning") else "adapter"
 
 
