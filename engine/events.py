@@ -125,11 +125,11 @@ class Sample(Said):
 
 
 class Saved(Said):
-    """A complete checkpoint, or the adapter."""
+    """A complete checkpoint, or the result."""
 
     kind: Literal["saved"] = "saved"
     step: int
-    what: Literal["checkpoint", "adapter"]
+    what: Literal["checkpoint", "adapter", "model"]
     path: str = Field(description="Relative to the run's folder.")
     bytes: int
 

@@ -10,7 +10,7 @@ import torch
 from engine import events
 from engine.batches import Plan
 from engine.best import lowest, still_there
-from engine.build import build, context_length, load_tokenizer, stop_ids
+from engine.build import build, check_possible, context_length, load_tokenizer, stop_ids
 from engine.card import History, versions
 from engine.checkpoint import Checkpoints
 from engine.data import Prepared, prepare
@@ -58,6 +58,7 @@ class Run:
 
 def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) -> Run:
     """Data first (its faults show soonest), then the model, then the newest whole checkpoint."""
+    check_possible(spec)
     torch.manual_seed(spec.training.seed)
     say(Phase(phase="loading_data"))
     tokenizer = load_tokenizer(spec)

@@ -170,6 +170,12 @@ class LoRA(Section):
 class Optimizer(Section):
     """AdamW and its learning-rate schedule."""
 
+    optim: Literal["adamw_torch_fused", "adamw_bf16", "adamw_8bit"] = Field(
+        default="adamw_torch_fused",
+        title="Optimizer",
+        description="Bytes for each trained parameter: 12 with adamw_torch_fused, 6 with adamw_bf16 (everything in "
+        "bfloat16, rounded stochastically), about 6 with adamw_8bit (needs bitsandbytes).",
+    )
     learning_rate: float = Field(
         default=2e-4, gt=0.0, le=1.0, title="Learning rate", description="Peak learning rate, after the warm-up."
     )
@@ -222,6 +228,18 @@ class Training(Section):
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         default="auto", title="Precision", description="auto takes bfloat16 where the device computes it fast."
     )
+    quantization: Literal["none", "nf4", "fp8"] = Field(
+        default="none",
+        title="Quantised base",
+        description="The frozen weights in 4 bits (nf4: QLoRA, needs bitsandbytes) or in 8 (fp8, on devices that "
+        "multiply such numbers).",
+    )
+    full_finetuning: bool = Field(
+        default=False,
+        title="Train all weights",
+        description="Instead of an adapter; the result is a whole model. For small models: it needs a multiple of the "
+        "memory.",
+    )
     device: Literal["auto", "cpu"] = Field(
         default="auto", title="Device", description="auto takes an accelerator when there is one."
     )
@@ -236,6 +254,13 @@ class Training(Section):
         if steps == 0:
             raise ValueError("must be -1 (follow the epochs) or at least 1")
         return steps
+
+    @model_validator(mode="after")
+    def all_weights_are_not_quantised(self) -> "Training":
+        """Only a frozen base can be held in fewer bits."""
+        if self.full_finetuning and self.quantization != "none":
+            raise ValueError("quantization must be none when full_finetuning trains all weights")
+        return self
 
 
 class Layout(Section):
@@ -332,6 +357,14 @@ class RunSpec(Section):
     def a_method_without_its_name_is_sft(cls, method: Any) -> Any:
         """Settings of a method that do not say of which."""
         return {"type": "sft", **method} if isinstance(method, dict) else method
+
+    @model_validator(mode="after")
+    def small_steps_are_not_lost(self) -> "RunSpec":
+        """Weights in bfloat16 swallow small steps unless they are rounded stochastically."""
+        training = self.training
+        if training.full_finetuning and training.dtype == "bfloat16" and self.optimizer.optim != "adamw_bf16":
+            raise ValueError("training.full_finetuning in bfloat16 needs optimizer.optim adamw_bf16, or dtype auto")
+        return self
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:

@@ -10,7 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from engine import attention, lora, state
+from engine import attention, optimizers, state
 from engine.batches import MicroBatch, texts
 from engine.build import Built
 from engine.generate import greedy
@@ -47,14 +47,7 @@ class Trainer:
         self._stop_ids = list(stop_ids)
         self._max_norm = settings.max_grad_norm
         self._parameters = built.parameters()
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(),
-            lr=settings.learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_epsilon,
-            weight_decay=settings.weight_decay,
-            fused=built.device.type in {"cpu", "cuda", "xpu", "mps"},
-        )
+        self._optimizer = optimizers.make(self._parameters, settings, built.device)
         self._reset()
 
     def forward_backward(self, batch: MicroBatch, loss: Loss) -> None:
@@ -115,8 +108,8 @@ class Trainer:
         self._reset()
 
     def base_model(self) -> AbstractContextManager[None]:
-        """The same weights with the adapter off, inside the block."""
-        return lora.switched_off(self.built.model)
+        """The base model's weights, inside the block."""
+        return self.built.base_model()
 
     def reference_model(self) -> AbstractContextManager[None]:
         """The weights that the run started from, inside the block."""

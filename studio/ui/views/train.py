@@ -125,7 +125,7 @@ def method(spec: RunSpec | None, devices: Sequence[dict[str, Any]]) -> Html:
     settings = text(
         "train.settings",
         method=text(f"method.{spec.method.type}"),
-        adapter=text("train.adapter", r=spec.lora.r),
+        adapter=text("train.whole") if spec.training.full_finetuning else text("train.adapter", r=spec.lora.r),
         length=length(spec),
     )
     return el("div", el("p", el("b", settings)), el("p", more), el("p", device, cls="quiet small"), cls="words")
