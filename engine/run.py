@@ -66,7 +66,7 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     plan = Plan(
         prepared.train,
         max_length=spec.data.max_length,
-        packing=spec.data.packing and "data.packing" not in spec.method.unused,
+        packing=spec.packing,
         batch_size=spec.training.per_device_train_batch_size,
         accumulation=spec.training.gradient_accumulation_steps,
         seed=spec.training.seed,

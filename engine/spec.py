@@ -309,6 +309,11 @@ class RunSpec(Section):
     layout: Layout = Layout()
     saving: Saving = Saving()
 
+    @property
+    def packing(self) -> bool:
+        """Whether short rows share a sequence: methods that count rows do not pack them."""
+        return self.data.packing and "data.packing" not in self.method.unused
+
     @field_validator("method", mode="before")
     @classmethod
     def a_method_without_its_name_is_sft(cls, method: Any) -> Any:

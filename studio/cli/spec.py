@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import click
 import typer
 import yaml
 from pydantic import BaseModel
 
-from engine.spec import Data, RunSpec
+from engine.spec import METHODS, Data, RunSpec
 from studio.cli.console import out, say_json
 from studio.errors import Invalid
 
@@ -18,9 +19,14 @@ EXAMPLE = RunSpec(name="first try", model="smollm2-135m-instruct", data=Data(dat
 
 
 @app.command()
-def example() -> None:
+def example(
+    method: Annotated[
+        str,
+        typer.Option(help="How to learn; each method has settings of its own.", click_type=click.Choice([*METHODS])),
+    ] = "sft",
+) -> None:
     """Print a complete spec as YAML, every setting with its default and what it means."""
-    out.file.write("".join(lines(EXAMPLE)))
+    out.file.write("".join(lines(EXAMPLE.model_copy(update={"method": METHODS[method]()}))))
 
 
 @app.command()
