@@ -217,7 +217,7 @@ def spec_of(request: JobRequest, suggested: RunSpec) -> RunSpec:
 def method_of(request: JobRequest, suggested: RunSpec) -> dict[str, Any]:
     """The method that the job names, supervised where it names none, with its own settings."""
     name = METHODS_HERE[request.method.type if request.method else "supervised"]
-    method = suggested.method.model_dump() if suggested.method.type == name else {"type": name}
+    method: dict[str, Any] = suggested.method.model_dump() if suggested.method.type == name else {"type": name}
     asked = asked_hyperparameters(request)
     if isinstance(asked, PreferenceHyperparameters) and asked.beta != "auto":
         method["beta"] = asked.beta

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 import yaml
 from pydantic import BaseModel
@@ -21,11 +20,12 @@ EXAMPLE = RunSpec(name="first try", model="smollm2-135m-instruct", data=Data(dat
 @app.command()
 def example(
     method: Annotated[
-        str,
-        typer.Option(help="How to learn; each method has settings of its own.", click_type=click.Choice([*METHODS])),
+        str, typer.Option(help=f"How to learn: {', '.join(METHODS)}. Each has settings of its own.")
     ] = "sft",
 ) -> None:
     """Print a complete spec as YAML, every setting with its default and what it means."""
+    if method not in METHODS:
+        raise Invalid(f"There is no method {method[:40]!r}.", param="method", advice=f"There are {', '.join(METHODS)}.")
     out.file.write("".join(lines(EXAMPLE.model_copy(update={"method": METHODS[method]()}))))
 
 
