@@ -6,7 +6,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ from engine.batches import Samples
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
 from engine.inspect_data import renderer_for
+from engine.prompts import Prompt, Questions
+from engine.reading import reader_for
 from engine.render.pair import render_pair
 from engine.render.renderer import Renderer, trained_turns
-from engine.render.sample import Rendered
+from engine.render.sample import Refusal, Rendered
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
+from engine.rows.model import Message
 from engine.spec import SFT, RunSpec
 
 SPLIT = 0x5EED  # keeps the split's random numbers apart from those of the row order
@@ -103,6 +106,14 @@ def prepare(
     return prepared
 
 
+def asked_of(row: Row) -> tuple[list[Message], str]:
+    """A row as what is asked and the expected answer: of a chat, everything before its last answer and that answer."""
+    if row.kind == "prompt":
+        return row.prompt, row.answer
+    last = max(at for at, message in enumerate(row.messages) if message["role"] == "assistant")
+    return row.messages[:last], str(row.messages[last].get("content") or "")
+
+
 def same_file(path: Path, sha256: str) -> None:
     """Raise Failure when the file is no longer the one that the run was made for; '' accepts any."""
     if not sha256:
@@ -174,6 +185,7 @@ class _Work:
         self.eval_rows = eval_rows
         self.train, self.eval = _Store(), _Store()
         self.prompts: list[SamplePrompt] = []
+        self.questions: dict[int, Prompt] = {}
         self.refused: Counter[str] = Counter()  # turns, by code
         self.first_refusal: dict[str, str] = {}
         self.notes: Counter[str] = Counter()  # rows, by code
@@ -183,6 +195,9 @@ class _Work:
 
     def take(self, index: int, row: Row) -> None:
         """Render, cut and keep one row."""
+        if self.spec.method.type == "grpo":
+            self._take_question(index, row)
+            return
         if row.kind == "preference":
             self._take_pair(index, row)
             return
@@ -214,6 +229,21 @@ class _Work:
         answers = tuple(len(side.ids[at:limit]) for side in sides)
         self._keep(index, row, [(ids, trained, answers)] if at < limit else [], at, pair.chosen.level)
 
+    def _take_question(self, index: int, row: Row) -> None:
+        """Keep a prompt to be answered by sampling, and what the row says about good answers."""
+        messages, expected = asked_of(row)
+        try:
+            ids = self.renderer.prompt_ids(messages, row.tools, row.shape)
+        except Failure as error:
+            self._note(row, Rendered(refusals=[Refusal(error.code, error.message, len(messages))]))
+            self.refused_rows += 1
+            return
+        fits = len(ids) <= self.spec.data.max_length
+        document: _Document = (ids, np.zeros(len(ids), dtype=np.bool_), ())
+        shown = [{key: value for key, value in message.items() if key != "weight"} for message in messages]
+        self.questions[row.number] = Prompt(row.number, ids.tolist(), shown, expected, row.metadata)
+        self._keep(index, row, [document] if fits else [], len(ids), {})
+
     def _keep(self, index: int, row: Row, documents: list[_Document], needed: int, level: Variables) -> None:
         """Store what is left of a row, and its prompt; `needed`: tokens before the first that is trained."""
         store = self.eval if index in self.eval_rows else self.train
@@ -239,20 +269,23 @@ class _Work:
 
     def _prompt(self, row: Row, level: Variables) -> None:
         """Keep the row's last trained turn as a prompt to answer, at the level it is learned at."""
-        messages = row.prompt + row.chosen[:1] if row.kind == "preference" else row.messages
         if row.kind == "text" or len(self.prompts) >= self.spec.saving.sample_prompts:
             return
-        turns = trained_turns(messages, "last_turn")
-        if not turns or turns[0] == 0:
-            return
-        before = messages[: turns[0]]
+        if row.kind == "preference":
+            before, expected = row.prompt, str(row.chosen[0].get("content") or "")
+        elif row.kind == "prompt":
+            before, expected = asked_of(row)
+        else:
+            turns = trained_turns(row.messages, "last_turn")
+            if not turns or turns[0] == 0:
+                return
+            before, expected = row.messages[: turns[0]], str(row.messages[turns[0]].get("content") or "")
         try:
             ids = self.renderer.prompt_ids(before, row.tools, row.shape, level=level)
         except Failure:
             return  # its samples come from other turns; there are more rows
         if len(ids) < self.spec.data.max_length:
             shown = [{key: value for key, value in message.items() if key != "weight"} for message in before]
-            expected = str(messages[turns[0]].get("content") or "")
             self.prompts.append(SamplePrompt(row.number, shown, expected, ids))
 
     def finish(self, report: Report) -> Prepared:
@@ -263,6 +296,9 @@ class _Work:
         if not self.train.row_count:
             self._nothing_to_learn()
         train, held = self.train.samples(), self.eval.samples()
+        if self.questions:
+            questions = Questions(self.questions, reader_for(self.renderer))
+            train, held = replace(train, questions=questions), replace(held, questions=questions)
         counts = Counts(
             rows=report.rows,
             bad_rows=report.bad,

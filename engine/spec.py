@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 ADAPTER_TARGETS = Literal["all-linear"]
 AUTO = Literal["auto"]
+RewardName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*(:.+)?$", max_length=2000)]
 Ways = Annotated[int, Field(ge=1)]
 
 
@@ -113,7 +114,76 @@ class DPO(Section):
         return self.loss_type != "orpo"
 
 
-Method = Annotated[SFT | DPO, Field(discriminator="type")]
+class GRPO(Section):
+    """Group relative policy optimisation: try answers, and make those likelier that a reward prefers."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("prompt", "chat")
+    unused: ClassVar[frozenset[str]] = frozenset({"data.packing"})
+
+    type: Literal["grpo"] = "grpo"
+    rewards: dict[RewardName, float] = Field(
+        default={"exact_match": 1.0},
+        min_length=1,
+        max_length=16,
+        title="Rewards",
+        description="What an answer is worth: names with their weights, an argument after a colon, as in length:200.",
+    )
+    num_generations: int = Field(
+        default=8, ge=2, le=256, title="Answers per prompt", description="Answers that are compared with one another."
+    )
+    max_completion_length: int = Field(
+        default=256, ge=1, le=65_536, title="Longest answer", description="Tokens after which an answer is cut off."
+    )
+    temperature: float = Field(
+        default=1.0, gt=0.0, le=10.0, title="Temperature", description="Higher tries more, lower repeats what is known."
+    )
+    top_p: float = Field(
+        default=1.0, gt=0.0, le=1.0, title="Top-p", description="Only the likeliest tokens with this share; 1: all."
+    )
+    top_k: int = Field(
+        default=0, ge=0, le=1_000_000, title="Top-k", description="Only so many of the likeliest tokens; 0: all."
+    )
+    min_p: float = Field(
+        default=0.0,
+        ge=0.0,
+        lt=1.0,
+        title="Min-p",
+        description="Only tokens at least this likely, as a share of the likeliest; 0: all.",
+    )
+    loss_type: Literal["grpo", "dapo", "dr_grpo"] = Field(
+        default="dapo",
+        title="Length",
+        description="Whether every answer (grpo) or every token (dapo) weighs the same, or tokens by the longest "
+        "possible answer (dr_grpo).",
+    )
+    scale_rewards: Literal["group", "batch", "none"] = Field(
+        default="group",
+        title="Scale",
+        description="Advantages are divided by the deviation of their group, of the whole batch, or not at all.",
+    )
+    importance_sampling_level: Literal["token", "sequence"] = Field(
+        default="token", title="Ratio", description="Of each token, or of the whole answer (GSPO)."
+    )
+    epsilon: float = Field(default=0.2, gt=0.0, lt=1.0, title="Clip below", description="How far a ratio may fall.")
+    epsilon_high: float = Field(
+        default=0.28, gt=0.0, le=10.0, title="Clip above", description="How far a ratio may rise."
+    )
+    beta: float = Field(
+        default=0.0,
+        ge=0.0,
+        le=10.0,
+        title="KL",
+        description="How strongly the model is held to where it started; 0 saves a forward pass.",
+    )
+    num_iterations: int = Field(
+        default=1, ge=1, le=16, title="Steps per sampling", description="Optimizer steps on the same answers."
+    )
+    mask_truncated_completions: bool = Field(
+        default=False, title="Skip cut answers", description="Learn nothing from answers that the limit cut off."
+    )
+
+
+Method = Annotated[SFT | DPO | GRPO, Field(discriminator="type")]
 
 
 class LoRA(Section):
@@ -313,6 +383,11 @@ class RunSpec(Section):
     def packing(self) -> bool:
         """Whether short rows share a sequence: methods that count rows do not pack them."""
         return self.data.packing and "data.packing" not in self.method.unused
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimizer steps that learn from the same rows before the next ones come."""
+        return self.method.num_iterations if isinstance(self.method, GRPO) else 1
 
     @field_validator("method", mode="before")
     @classmethod

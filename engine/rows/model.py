@@ -52,6 +52,7 @@ class Row:
     `chat`: `messages` is the whole conversation. `preference`: `prompt`, then `chosen` or `rejected` (all messages).
     `prompt`: `prompt`, and `answer` where the file has a reference answer. `text`: `text`.
     `shape` is the form it was written in; `tools` are the JSON schemas that the conversation may call.
+    `metadata`: what else a prompt's row says, for rewards.
     """
 
     kind: Kind
@@ -63,6 +64,7 @@ class Row:
     answer: str = ""
     text: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
+    metadata: dict[str, Any] = field(default_factory=dict)
     number: int = 0
     line: int | None = None
 

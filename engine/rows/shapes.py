@@ -208,7 +208,10 @@ def _prompt(columns: _Columns, name: str, faults: Faults) -> Row:
         if prompt[-1]["role"] == "assistant":
             faults.add("ends_in_answer", f"“{name}” ends with an assistant turn.", "End it with the user's turn.")
     answer = next((columns.values[key] for key in REFERENCES if columns.filled(key)), "")
-    return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), tools=_tools(columns, faults))
+    held = from_json_text(columns.values.get("metadata"))
+    metadata = held if isinstance(held, dict) else {}
+    tools = _tools(columns, faults)
+    return Row("prompt", "prompt", prompt=prompt, answer=str(answer), tools=tools, metadata=metadata)
 
 
 def _preference(columns: _Columns, faults: Faults) -> Row:
