@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from engine.cuts import suggested_length
 from engine.documents import Cutter, Document, Store, document_of, documents_of
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
+from engine.prompts import Prompt, Questions, asked_of, question_of
+from engine.reading import reader_for
 from engine.render.pair import RenderedPair, render_pair
 from engine.render.renderer import Renderer, trained_turns
 from engine.render.sample import Rendered, without_spans
@@ -152,30 +154,45 @@ class _Work:
         self.cutter = Cutter(spec.data.max_length or MOST_LENGTH, self.drop)
         self.train, self.eval = Store(), Store()
         self.prompts: list[SamplePrompt] = []
+        self.questions: dict[int, Prompt] = {}
         self.refused: Counter[str] = Counter()  # turns, by code
         self.first_refusal: dict[str, str] = {}
         self.notes: Counter[str] = Counter()  # rows, by code
         self.first_note: dict[str, str] = {}
         self.refused_rows = 0
 
-    def render(self, row: Row) -> Rendered | RenderedPair:
+    def render(self, row: Row) -> Rendered | RenderedPair | Prompt:
         """One row as tokens; may be done in another process."""
+        if self.spec.method.type == "grpo":
+            return question_of(self.renderer, row)
         if row.kind == "preference":
             return render_pair(self.renderer, row)
         return without_spans(self.renderer.render(row))
 
-    def take(self, index: int, row: Row, rendered: Rendered | RenderedPair) -> None:
+    def take(self, index: int, row: Row, rendered: Rendered | RenderedPair | Prompt) -> None:
         """Cut and keep one row."""
+        store = self.eval if index in self.eval_rows else self.train
+        if isinstance(rendered, Prompt):
+            self._take_question(store, rendered)
+            return
         self._note(row, rendered)
         documents, level = _documents(rendered)
         if not documents:
             self.refused_rows += 1
             return
         kept = self.cutter.take(documents)
-        store = self.eval if index in self.eval_rows else self.train
         store.add(row.number, kept)
         if kept and (store is self.eval or not self.eval_rows):
             self._prompt(row, level)
+
+    def _take_question(self, store: Store, prompt: Prompt) -> None:
+        """Keep a prompt to be answered by sampling, whole or not at all."""
+        length = len(prompt.ids)
+        if length > self.cutter.limit:
+            self.cutter.leave_out(length)
+            return
+        self.questions[prompt.row] = prompt
+        store.add(prompt.row, [Document(np.asarray(prompt.ids, dtype=np.int32), np.zeros(length, dtype=np.bool_))])
 
     def _note(self, row: Row, rendered: Rendered | RenderedPair) -> None:
         """Count refusals and notes; keep the first of each."""
@@ -189,20 +206,23 @@ class _Work:
 
     def _prompt(self, row: Row, level: Variables) -> None:
         """Keep the row's last trained turn as a prompt to answer, at the level it is learned at."""
-        messages = row.prompt + row.chosen[:1] if row.kind == "preference" else row.messages
         if row.kind == "text" or len(self.prompts) >= self.spec.saving.sample_prompts:
             return
-        turns = trained_turns(messages, "last_turn")
-        if not turns or turns[0] == 0:
-            return
-        before = messages[: turns[0]]
+        if row.kind == "preference":
+            before, expected = row.prompt, str(row.chosen[0].get("content") or "")
+        elif row.kind == "prompt":
+            before, expected = asked_of(row)
+        else:
+            turns = trained_turns(row.messages, "last_turn")
+            if not turns or turns[0] == 0:
+                return
+            before, expected = row.messages[: turns[0]], str(row.messages[turns[0]].get("content") or "")
         try:
             ids = self.renderer.prompt_ids(before, row.tools, row.shape, level=level)
         except Failure:
             return  # its samples come from other turns; there are more rows
         if len(ids) < self.cutter.limit:
             shown = [{key: value for key, value in message.items() if key != "weight"} for message in before]
-            expected = str(messages[turns[0]].get("content") or "")
             self.prompts.append(SamplePrompt(row.number, shown, expected, ids))
 
     def finish(self, report: Report, context: int | None) -> Prepared:
@@ -215,6 +235,9 @@ class _Work:
         if not self.train.row_count:
             self._nothing_to_learn()
         train, held, cutter = self.train.samples(), self.eval.samples(), self.cutter
+        if self.questions:
+            questions = Questions(self.questions, reader_for(self.renderer))
+            train, held = replace(train, questions=questions), replace(held, questions=questions)
         counts = Counts(
             rows=report.rows,
             bad_rows=report.bad,
@@ -234,6 +257,9 @@ class _Work:
         """Cut everything again at the length that keeps 99 of 100 documents whole, within the model's context."""
         found = np.concatenate([self.train.lengths(), self.eval.lengths()])
         if not len(found):
+            return
+        if self.questions:  # they are never cut
+            self.cutter.limit = int(found.max())
             return
         limit, before = min(suggested_length(found), context or MOST_LENGTH), self.cutter
         self.cutter = Cutter(limit, self.drop, dropped=before.dropped, empty=before.empty)

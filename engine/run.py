@@ -54,6 +54,7 @@ class Run:
     best: Eval | None = None
     saved_step: int = 0
     bad_steps: int = 0
+    broken_rewards: set[str] = field(default_factory=set)
 
 
 def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) -> Run:
@@ -68,11 +69,11 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     plan = Plan(
         prepared.train,
         max_length=prepared.max_length,
-        packing=spec.data.packing and "data.packing" not in spec.method.unused,
+        packing=spec.packing,
         batch_size=spec.training.per_device_train_batch_size,
         accumulation=spec.training.gradient_accumulation_steps,
         seed=spec.training.seed,
-    )
+    ).repeated(spec.steps_per_batch)
     stop_if_asked(folder, signals)
     say(Phase(phase="loading_model"))
     built = build(spec)

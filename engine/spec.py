@@ -4,20 +4,19 @@ Field names are those of TRL, PEFT and transformers where they have a counterpar
 """
 
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from engine.method import DPO, GRPO, SFT, Method
+from engine.section import Section
+
+__all__ = ["DPO", "GRPO", "SFT", "Method", "RunSpec", "Section"]
 
 MOST_LENGTH = 1_048_576  # tokens of a sequence
 ADAPTER_TARGETS = Literal["all-linear"]
 AUTO = Literal["auto"]
 Ways = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """A frozen group of settings; an unknown key is an error, never ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Data(Section):
@@ -82,56 +81,6 @@ class Data(Section):
         if self.max_length is None:
             raise ValueError("data.max_length is chosen when the rows are read")
         return self.max_length
-
-
-class SFT(Section):
-    """Supervised fine-tuning: imitate the answers in the data."""
-
-    kinds: ClassVar[tuple[str, ...]] = ("chat", "text")  # of rows that it learns from
-    unused: ClassVar[frozenset[str]] = frozenset()  # settings that mean nothing to it
-
-    type: Literal["sft"] = "sft"
-    train_on: Literal["all_turns", "last_turn"] = Field(
-        default="all_turns",
-        title="Train on",
-        description="Every assistant turn of a conversation, or only the last one.",
-    )
-    train_reasoning: bool = Field(
-        default=True,
-        title="Train reasoning",
-        description="Off: the reasoning of a row is read, not learned; the answer after it is.",
-    )
-
-
-class DPO(Section):
-    """Direct preference optimisation: prefer the better of two answers."""
-
-    kinds: ClassVar[tuple[str, ...]] = ("preference",)
-    unused: ClassVar[frozenset[str]] = frozenset({"data.packing"})
-
-    type: Literal["dpo"] = "dpo"
-    loss_type: Literal["sigmoid", "ipo", "orpo"] = Field(
-        default="sigmoid",
-        title="Loss",
-        description="sigmoid is DPO; ipo also holds back where the data are clear; orpo needs no reference and learns "
-        "the form of the better answers too.",
-    )
-    beta: float = Field(
-        default=0.1,
-        gt=0.0,
-        le=100.0,
-        title="Beta",
-        description="How strongly the model is held to where it started (sigmoid, ipo), or how much the preference "
-        "weighs beside imitation (orpo).",
-    )
-
-    @property
-    def refers(self) -> bool:
-        """Whether the loss compares with the weights that the run started from."""
-        return self.loss_type != "orpo"
-
-
-Method = Annotated[SFT | DPO, Field(discriminator="type")]
 
 
 class LoRA(Section):
@@ -351,6 +300,16 @@ class RunSpec(Section):
     training: Training = Training()
     layout: Layout = Layout()
     saving: Saving = Saving()
+
+    @property
+    def packing(self) -> bool:
+        """Whether short rows share a sequence: methods that count rows do not pack them."""
+        return self.data.packing and "data.packing" not in self.method.unused
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimizer steps that learn from the same rows before the next ones come."""
+        return self.method.num_iterations if isinstance(self.method, GRPO) else 1
 
     @field_validator("method", mode="before")
     @classmethod

@@ -5,15 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from engine import attention, optimizers, state
-from engine.batches import MicroBatch, texts
+from engine import attention, optimizers, sampling, state
+from engine.batches import Drawn, MicroBatch, texts
 from engine.build import Built
 from engine.generate import greedy
+from engine.head import Kept
+from engine.rollouts import Group
+from engine.sampling import Draw, Sampled
 from engine.spec import Optimizer
 
 Loss = Callable[[Tensor, MicroBatch], Tensor | tuple[Tensor, Mapping[str, Tensor]]]
@@ -25,7 +28,8 @@ the method measures more, its share of the step's mean of each measurement, by n
 class Stepped:
     """What one optimizer step did; `skipped` when its gradients were not finite and nothing was changed.
 
-    `metrics`: what the method measures besides the loss, by name (rewards, margins, entropy).
+    `metrics`: what the method measures besides the loss, by name (rewards, margins, entropy). `groups`: the answers
+    that the step learned from, where the method samples them.
     """
 
     step: int
@@ -36,6 +40,7 @@ class Stepped:
     trained_tokens: int
     skipped: bool
     metrics: dict[str, float] = field(default_factory=dict)
+    groups: Sequence[Group] = ()
 
 
 class Trainer:
@@ -98,6 +103,12 @@ class Trainer:
         """Greedy answers (token ids without the stop token) to prompts given as token ids."""
         return greedy(self.built, prompts, self._stop_ids, max_new_tokens)
 
+    def sample_groups(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], draw: Draw, max_new_tokens: int
+    ) -> list[list[Sampled]]:
+        """Answers drawn from the weights as they are, one per seed of a prompt's row in `seeds`."""
+        return sampling.sample(self.built, prompts, seeds, draw, self._stop_ids, max_new_tokens)
+
     def save(self, folder: Path) -> None:
         """Write everything that resuming needs into an existing folder."""
         state.save(folder, self.step, self._parameters, self._optimizer, self.built.device)
@@ -128,7 +139,8 @@ class Trainer:
         hidden_TD = self._hidden(batch)
         sources_N = torch.from_numpy(batch.sources_N).to(device)
         targets_N = torch.from_numpy(batch.ids_T[batch.trained_T]).to(device)
-        logprobs_N = self.built.head(hidden_TD.index_select(0, sources_N), targets_N=targets_N)
+        under = _under(batch.drawn) if batch.drawn is not None else {}
+        logprobs_N = self.built.head(hidden_TD.index_select(0, sources_N), targets_N=targets_N, **under)
         return cast(Tensor, logprobs_N)
 
     def _hidden(self, batch: MicroBatch) -> Tensor:
@@ -148,3 +160,11 @@ class Trainer:
             for at, new in texts(batch.lengths, batch.answers)
         ]
         return torch.cat(parts)
+
+
+def _under(drawn: Drawn) -> dict[str, Any]:
+    """What the head is told so that targets are scored as they were drawn."""
+    if drawn.kept is None:
+        return {"temperature": drawn.temperature}
+    kept = Kept(torch.from_numpy(drawn.kept), torch.from_numpy(drawn.kept_offsets))
+    return {"temperature": drawn.temperature, "kept": kept}
