@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from engine.failure import Change
+
 PhaseName = Literal[
     "starting",
     "loading_data",
@@ -169,7 +171,7 @@ class Finished(Said):
     """The last event of every run that ended by itself.
 
     `succeeded`: the adapter was proven to load. `paused` / `cancelled`: a stop was asked for. `failed`: `message` says
-    what happened, `advice` what to change.
+    what happened, `advice` what to change; `changes` are settings that can be made at once, for another run.
     """
 
     kind: Literal["finished"] = "finished"
@@ -178,6 +180,7 @@ class Finished(Said):
     code: str = ""
     message: str = ""
     advice: list[str] = []
+    changes: list[Change] = []
 
 
 Event = Annotated[

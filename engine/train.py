@@ -14,11 +14,12 @@ from engine.devices import choose_device, choose_dtype, set_threads
 from engine.events import Finished, Phase
 from engine.failure import Failure
 from engine.loop import train_steps
-from engine.memory import is_out_of_memory, out_of_memory
+from engine.memory import measure
 from engine.reference import refer
 from engine.result import sample, save, summary
 from engine.run import Last, Say, load
 from engine.rundir import RunDir
+from engine.shortage import is_out_of_memory, out_of_memory
 from engine.spec import RunSpec
 from engine.stopping import Signals, Stopped
 
@@ -62,13 +63,20 @@ def _to_the_end(folder: RunDir, say: Say, signals: Signals) -> Finished:
             )
         if run_spec is None or not is_out_of_memory(error):
             raise
-        dtype = choose_dtype(run_spec, choose_device(run_spec.training))
-        return _failed(out_of_memory(run_spec, dtype, error), last)
+        device = choose_device(run_spec.training)
+        return _failed(out_of_memory(run_spec, choose_dtype(run_spec, device), error, measure(device)), last)
 
 
 def _failed(failure: Failure, last: Last) -> Finished:
     sys.stderr.write(f"{failure}\n")
-    return Finished(status="failed", step=last.step, code=failure.code, message=failure.message, advice=failure.advice)
+    return Finished(
+        status="failed",
+        step=last.step,
+        code=failure.code,
+        message=failure.message,
+        advice=failure.advice,
+        changes=failure.changes,
+    )
 
 
 def _read_spec(folder: RunDir) -> RunSpec:

@@ -112,6 +112,7 @@ EN = {
     "run.failed": "This run failed",
     "run.failed_unknown": "The run ended without saying why. The log below may tell.",
     "run.try": "What would help",
+    "run.retry": "Retry with these",
     "run.exit": "Exit code {code}",
     "run.pause": "Pause",
     "run.resume": "Resume",

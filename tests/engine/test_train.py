@@ -202,8 +202,10 @@ def test_out_of_memory_names_the_settings_that_would_help(make_run, monkeypatch,
     assert train(run.path) == 1
     finished = everything(run)[-1]
     assert (finished.status, finished.code) == ("failed", "out_of_memory")
-    assert len(finished.advice) == 3
+    assert len(finished.advice) == len(finished.changes) == 3
     assert "Recompute" in finished.advice[0]
+    assert finished.changes[0].settings == {"training.gradient_checkpointing": True}
+    assert "the run held" in finished.message
 
 
 def test_R05_a_full_disk_pauses_the_run_and_loses_nothing(make_run, unproven, monkeypatch):
