@@ -70,6 +70,7 @@ class Started(Said):
     trained_tokens: int = Field(description="Tokens with a loss, per epoch.")
     total_tokens: int = Field(description="All tokens, per epoch.")
     trainable_parameters: int
+    trained_modules: list[str] = Field(default=[], description="Names of the layers that are trained, each kind once.")
     total_parameters: int
     planned_memory: int | None = Field(default=None, description="Bytes that the plan foretold, on the fullest device.")
     versions: dict[str, str] = {}

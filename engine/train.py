@@ -11,6 +11,7 @@ from engine import events
 from engine.adapter import loader, verify_result
 from engine.checkpoint import is_disk_full
 from engine.devices import choose_device, choose_dtype, set_threads
+from engine.disk import NoSpace
 from engine.events import Finished, Phase
 from engine.failure import Failure
 from engine.loop import train_steps
@@ -54,17 +55,22 @@ def _to_the_end(folder: RunDir, say: Say, signals: Signals) -> Finished:
         return _failed(failure, last)
     except (OSError, MemoryError, RuntimeError) as error:
         if is_disk_full(error):
-            return Finished(
-                status="paused",
-                step=last.step,
-                code="disk_full",
-                message=f"The disk is full, so the run is paused at step {last.step}. Earlier checkpoints are kept.",
-                advice=["Make space on the disk, then resume the run."],
-            )
+            return _paused_for_space(error, last)
         if run_spec is None or not is_out_of_memory(error):
             raise
         device = choose_device(run_spec.training)
         return _failed(out_of_memory(run_spec, choose_dtype(run_spec, device), error, measure(device)), last)
+
+
+def _paused_for_space(error: BaseException, last: Last) -> Finished:
+    why = f"{error.strerror}, so it" if isinstance(error, NoSpace) else "The disk is full, so the run"
+    return Finished(
+        status="paused",
+        step=last.step,
+        code="disk_full",
+        message=f"{why} is paused at step {last.step}. Earlier checkpoints are kept.",
+        advice=["Make space on the disk, then resume the run."],
+    )
 
 
 def _failed(failure: Failure, last: Last) -> Finished:

@@ -165,6 +165,7 @@ EN = {
     "fact.trained_tokens": "Tokens trained, per epoch",
     "fact.total_tokens": "All tokens, per epoch",
     "fact.trainable_parameters": "Parameters trained",
+    "fact.trained_modules": "Layers trained",
     "fact.total_parameters": "Parameters in all",
     "column.file": "File",
     "column.step": "Step",

@@ -18,6 +18,7 @@ FACTS = (
     "trained_tokens",
     "total_tokens",
     "trainable_parameters",
+    "trained_modules",
     "total_parameters",
 )
 
@@ -61,7 +62,10 @@ def facts(story: Story) -> Child:
     pairs: list[Child] = []
     for name in FACTS:
         value = told.get(name)
-        shown = figures.count(value) if isinstance(value, int) else str(value)
+        if value is None:  # told by an older version
+            continue
+        words = ", ".join(value) if isinstance(value, list) else str(value)
+        shown = figures.count(value) if isinstance(value, int) else words
         pairs += [el("dt", text(f"fact.{name}")), el("dd", shown)]
     for package, version in (told.get("versions") or {}).items():
         pairs += [el("dt", package), el("dd", version)]
