@@ -27,9 +27,10 @@ Say = Callable[[Event], None]
 
 @dataclass
 class Last:
-    """The last step done, known to whoever writes the last event."""
+    """The last step done, and the spec with what the rows decided: known to whoever writes the last event."""
 
     step: int = 0
+    spec: RunSpec | None = None
 
 
 @dataclass
@@ -65,7 +66,7 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     tokenizer = load_tokenizer(spec)
     stops = stop_ids(spec, tokenizer)
     prepared = prepare(spec, tokenizer, stops, say, frozen_date=_day_of_start(folder), context=context_length(spec))
-    spec = at_length(spec, prepared.max_length)
+    last.spec = spec = at_length(spec, prepared.max_length)
     plan = Plan(
         prepared.train,
         max_length=prepared.max_length,

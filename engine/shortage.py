@@ -70,7 +70,7 @@ def _less_at_once(spec: RunSpec) -> list[Change]:
             "half the activations."
         )
         found.append(Change(values, effect))
-    if length > SHORTEST:
+    if length is not None and length > SHORTEST:
         effect = f"Maximum length {length // 2} instead of {length}: half the activations; longer rows are cut."
         found.append(Change({"data.max_length": length // 2}, effect))
     return found

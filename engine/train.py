@@ -41,11 +41,10 @@ def train(path: Path) -> int:
 
 def _to_the_end(folder: RunDir, say: Say, signals: Signals) -> Finished:
     """Do the work; every way a run can end becomes its last event."""
-    run_spec: RunSpec | None = None
     last = Last()
     try:
-        run_spec = _read_spec(folder)
-        return _work(folder, run_spec, say, signals, last)
+        last.spec = _read_spec(folder)
+        return _work(folder, last.spec, say, signals, last)
     except Stopped as stopped:
         status = "cancelled" if stopped.reason == "cancel" else "paused"
         return Finished(
@@ -56,10 +55,10 @@ def _to_the_end(folder: RunDir, say: Say, signals: Signals) -> Finished:
     except (OSError, MemoryError, RuntimeError) as error:
         if is_disk_full(error):
             return _paused_for_space(error, last)
-        if run_spec is None or not is_out_of_memory(error):
+        if last.spec is None or not is_out_of_memory(error):
             raise
-        device = choose_device(run_spec.training)
-        return _failed(out_of_memory(run_spec, choose_dtype(run_spec, device), error, measure(device)), last)
+        device = choose_device(last.spec.training)
+        return _failed(out_of_memory(last.spec, choose_dtype(last.spec, device), error, measure(device)), last)
 
 
 def _paused_for_space(error: BaseException, last: Last) -> Finished:
