@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from engine.failure import Change
+
 PhaseName = Literal[
     "starting",
     "loading_data",
@@ -68,6 +70,7 @@ class Started(Said):
     trained_tokens: int = Field(description="Tokens with a loss, per epoch.")
     total_tokens: int = Field(description="All tokens, per epoch.")
     trainable_parameters: int
+    trained_modules: list[str] = Field(default=[], description="Names of the layers that are trained, each kind once.")
     total_parameters: int
     planned_memory: int | None = Field(default=None, description="Bytes that the plan foretold, on the fullest device.")
     versions: dict[str, str] = {}
@@ -169,7 +172,7 @@ class Finished(Said):
     """The last event of every run that ended by itself.
 
     `succeeded`: the adapter was proven to load. `paused` / `cancelled`: a stop was asked for. `failed`: `message` says
-    what happened, `advice` what to change.
+    what happened, `advice` what to change; `changes` are settings that can be made at once, for another run.
     """
 
     kind: Literal["finished"] = "finished"
@@ -178,6 +181,7 @@ class Finished(Said):
     code: str = ""
     message: str = ""
     advice: list[str] = []
+    changes: list[Change] = []
 
 
 Event = Annotated[

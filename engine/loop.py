@@ -7,7 +7,7 @@ import time
 from engine.best import better, without_gain
 from engine.checkpoint import fault_of, size_of
 from engine.events import Attempt, Eval, Phase, Rollout, Saved, Step, Warned
-from engine.failure import Failure
+from engine.failure import Change, Failure
 from engine.memory import measure
 from engine.methods import EVALUATIONS, METHODS
 from engine.run import Last, Run, asked, stop_if_asked
@@ -16,6 +16,7 @@ from engine.stopping import Stopped
 from engine.trainer import Stepped
 
 NON_FINITE_IN_A_ROW = 3
+CALMER = "A longer warm-up, and gradient clipping at 1."
 ROLLOUTS = 100  # groups of sampled answers that a run shows
 
 
@@ -134,15 +135,15 @@ def _check_finite(run: Run, done: Stepped) -> None:
     if run.bad_steps < NON_FINITE_IN_A_ROW:
         return
     kept = f"The checkpoint of step {run.saved_step} is kept." if run.saved_step else "No checkpoint was made yet."
-    raise Failure(
-        "diverged",
-        f"{NON_FINITE_IN_A_ROW} steps in a row had no finite loss or gradient. {kept}",
-        [
-            f"Learning rate {run.spec.optimizer.learning_rate / 10:g} instead of {run.spec.optimizer.learning_rate:g}.",
-            "Precision float32.",
-            "A longer warm-up, and gradient clipping at 1.",
-        ],
-    )
+    rate = run.spec.optimizer.learning_rate
+    changes = [
+        Change({"optimizer.learning_rate": rate / 10}, f"Learning rate {rate / 10:g} instead of {rate:g}."),
+        Change({"optimizer.warmup_steps": 0.1, "optimizer.max_grad_norm": 1.0}, CALMER),
+    ]
+    if run.spec.training.dtype != "float32":
+        changes.append(Change({"training.dtype": "float32"}, "Precision float32."))
+    message = f"{NON_FINITE_IN_A_ROW} steps in a row had no finite loss or gradient. {kept}"
+    raise Failure("diverged", message, [change.effect for change in changes], changes)
 
 
 def _evaluate(run: Run) -> bool:

@@ -1,13 +1,13 @@
 """A run in progress: loaded from its folder, resumed from its newest whole checkpoint, told by its first event."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
 import torch
 
-from engine import events
+from engine import disk, events
 from engine.batches import Plan
 from engine.best import lowest, still_there
 from engine.build import build, check_possible, context_length, load_tokenizer, stop_ids
@@ -27,9 +27,10 @@ Say = Callable[[Event], None]
 
 @dataclass
 class Last:
-    """The last step done, known to whoever writes the last event."""
+    """The last step done, and the spec with what the rows decided: known to whoever writes the last event."""
 
     step: int = 0
+    spec: RunSpec | None = None
 
 
 @dataclass
@@ -65,7 +66,7 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     tokenizer = load_tokenizer(spec)
     stops = stop_ids(spec, tokenizer)
     prepared = prepare(spec, tokenizer, stops, say, frozen_date=_day_of_start(folder), context=context_length(spec))
-    spec = at_length(spec, prepared.max_length)
+    last.spec = spec = at_length(spec, prepared.max_length)
     plan = Plan(
         prepared.train,
         max_length=prepared.max_length,
@@ -77,6 +78,7 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     stop_if_asked(folder, signals)
     say(Phase(phase="loading_model"))
     built = build(spec)
+    disk.check(folder.path, disk.needed(built, spec))
     trainer = Trainer(built, spec.optimizer, stops)
     run = Run(
         folder=folder,
@@ -145,9 +147,16 @@ def _started(run: Run) -> Started:
         trained_tokens=counts.trained_tokens,
         total_tokens=counts.total_tokens,
         trainable_parameters=sum(value.numel() for value in parameters.values()),
+        trained_modules=trained_modules(parameters),
         total_parameters=sum(value.numel() for value in built.model.parameters()),
         versions=versions(),
     )
+
+
+def trained_modules(names: Iterable[str]) -> list[str]:
+    """The kinds of layers behind parameter names: `q_proj` for every layer's `...q_proj.lora_A.default.weight`."""
+    layers = (name.partition(".lora_")[0] if ".lora_" in name else name.rpartition(".")[0] for name in names)
+    return sorted({layer.rpartition(".")[2] for layer in layers})
 
 
 def _warn(run: Run) -> None:

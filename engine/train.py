@@ -11,14 +11,16 @@ from engine import events
 from engine.adapter import loader, verify_result
 from engine.checkpoint import is_disk_full
 from engine.devices import choose_device, choose_dtype, set_threads
+from engine.disk import NoSpace
 from engine.events import Finished, Phase
 from engine.failure import Failure
 from engine.loop import train_steps
-from engine.memory import is_out_of_memory, out_of_memory
+from engine.memory import measure
 from engine.reference import refer
 from engine.result import sample, save, summary
 from engine.run import Last, Say, load
 from engine.rundir import RunDir
+from engine.shortage import is_out_of_memory, out_of_memory
 from engine.spec import RunSpec
 from engine.stopping import Signals, Stopped
 
@@ -39,11 +41,10 @@ def train(path: Path) -> int:
 
 def _to_the_end(folder: RunDir, say: Say, signals: Signals) -> Finished:
     """Do the work; every way a run can end becomes its last event."""
-    run_spec: RunSpec | None = None
     last = Last()
     try:
-        run_spec = _read_spec(folder)
-        return _work(folder, run_spec, say, signals, last)
+        last.spec = _read_spec(folder)
+        return _work(folder, last.spec, say, signals, last)
     except Stopped as stopped:
         status = "cancelled" if stopped.reason == "cancel" else "paused"
         return Finished(
@@ -53,22 +54,34 @@ def _to_the_end(folder: RunDir, say: Say, signals: Signals) -> Finished:
         return _failed(failure, last)
     except (OSError, MemoryError, RuntimeError) as error:
         if is_disk_full(error):
-            return Finished(
-                status="paused",
-                step=last.step,
-                code="disk_full",
-                message=f"The disk is full, so the run is paused at step {last.step}. Earlier checkpoints are kept.",
-                advice=["Make space on the disk, then resume the run."],
-            )
-        if run_spec is None or not is_out_of_memory(error):
+            return _paused_for_space(error, last)
+        if last.spec is None or not is_out_of_memory(error):
             raise
-        dtype = choose_dtype(run_spec, choose_device(run_spec.training))
-        return _failed(out_of_memory(run_spec, dtype, error), last)
+        device = choose_device(last.spec.training)
+        return _failed(out_of_memory(last.spec, choose_dtype(last.spec, device), error, measure(device)), last)
+
+
+def _paused_for_space(error: BaseException, last: Last) -> Finished:
+    why = f"{error.strerror}, so it" if isinstance(error, NoSpace) else "The disk is full, so the run"
+    return Finished(
+        status="paused",
+        step=last.step,
+        code="disk_full",
+        message=f"{why} is paused at step {last.step}. Earlier checkpoints are kept.",
+        advice=["Make space on the disk, then resume the run."],
+    )
 
 
 def _failed(failure: Failure, last: Last) -> Finished:
     sys.stderr.write(f"{failure}\n")
-    return Finished(status="failed", step=last.step, code=failure.code, message=failure.message, advice=failure.advice)
+    return Finished(
+        status="failed",
+        step=last.step,
+        code=failure.code,
+        message=failure.message,
+        advice=failure.advice,
+        changes=failure.changes,
+    )
 
 
 def _read_spec(folder: RunDir) -> RunSpec:

@@ -6,6 +6,7 @@ cannot both win.
 
 import secrets
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from pydantic import ValidationError
@@ -243,6 +244,27 @@ def resume(session: Session, run_id: str) -> Run:
     if not move_stored(session, run, "queued", phase="", phase_detail="", **fresh):
         raise Conflict(f"The run is {run.status} now and cannot be resumed.")
     return run
+
+
+def retry(session: Session, run_id: str) -> Run:
+    """A new run of a failed one's spec with the changes that its failure proposes. Send it after the commit.
+
+    Raises Conflict when it did not fail or its failure proposes none.
+    """
+    run = get(session, run_id)
+    changes = (run.error or {}).get("changes") or ()
+    if run.status != "failed" or not changes:
+        raise Conflict("There are no other settings to retry this run with.", code="nothing_to_change")
+    tree = clone_spec(session, run_id).model_dump(mode="json")
+    for change in changes:
+        for name, value in change["settings"].items():
+            *sections, leaf = name.split(".")
+            reduce(dict.__getitem__, sections, tree)[leaf] = value
+    try:
+        spec = RunSpec.model_validate(tree)
+    except ValidationError as error:
+        raise Invalid(f"The proposed settings do not fit together: {error.errors()[0]['msg']}.") from error
+    return create(session, spec, wait_for_inputs=True)
 
 
 def delete(session: Session, storage: Storage, run_id: str) -> None:

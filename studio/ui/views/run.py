@@ -137,11 +137,12 @@ def failure(run: Run) -> Html:
     error = run.error or {}
     advice = [el("li", str(one)) for one in error.get("advice") or ()]
     code = error.get("exit_code")
+    retry = button("retry", first=True) if error.get("changes") else None
     return note(
         "bad",
         text("run.failed"),
         el("div", str(error.get("message") or text("run.failed_unknown"))),
-        many(el("div", text("run.try"), cls="quiet small", style="margin-top:6px"), el("ul", advice))
+        many(el("div", text("run.try"), cls="quiet small", style="margin-top:6px"), el("ul", advice), retry)
         if advice
         else None,
         el("div", text("run.exit", code=code), cls="quiet small", style="margin-top:6px")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.spec import Data, RunSpec, settings
+from engine.spec import RunSpec, settings
 from studio.ui import figures, form
 from studio.ui.html import Child, Html, el
 from studio.ui.texts import text
@@ -18,6 +18,7 @@ FACTS = (
     "trained_tokens",
     "total_tokens",
     "trainable_parameters",
+    "trained_modules",
     "total_parameters",
 )
 
@@ -25,8 +26,9 @@ FACTS = (
 def settings_of(story: Story) -> Html:
     """Every setting with its title: those that differ from the defaults first."""
     titles = form.titles()
-    defaults = settings(RunSpec(model="", data=Data(dataset="")))
-    mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles}
+    plain = {"model": "", "data": {"dataset": ""}, "method": {"type": story.run.method}}
+    defaults = settings(RunSpec.model_validate(plain))
+    mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles if name in defaults}
     changed: list[Child] = []
     same: list[Child] = []
     for name, value in mine.items():
@@ -61,7 +63,10 @@ def facts(story: Story) -> Child:
     pairs: list[Child] = []
     for name in FACTS:
         value = told.get(name)
-        shown = figures.count(value) if isinstance(value, int) else str(value)
+        if value is None:  # told by an older version
+            continue
+        words = ", ".join(value) if isinstance(value, list) else str(value)
+        shown = figures.count(value) if isinstance(value, int) else words
         pairs += [el("dt", text(f"fact.{name}")), el("dd", shown)]
     for package, version in (told.get("versions") or {}).items():
         pairs += [el("dt", package), el("dd", version)]
