@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.spec import Data, RunSpec, settings
+from engine.spec import METHODS, Data, RunSpec, settings
 from studio.ui import figures, form
 from studio.ui.html import Child, Html, el
 from studio.ui.texts import text
@@ -25,8 +25,9 @@ FACTS = (
 def settings_of(story: Story) -> Html:
     """Every setting with its title: those that differ from the defaults first."""
     titles = form.titles()
-    defaults = settings(RunSpec(model="", data=Data(dataset="")))
-    mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles}
+    method = METHODS.get(story.run.method, METHODS["sft"])
+    defaults = settings(RunSpec(model="", data=Data(dataset=""), method=method()))
+    mine = {name: stored(story.run.spec, name, default) for name, default in defaults.items() if name in titles}
     changed: list[Child] = []
     same: list[Child] = []
     for name, value in mine.items():
