@@ -27,6 +27,12 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("--probe", required=True, type=Path, help="safetensors file of ids and logits")
     verify.add_argument("--device", default="cpu")
     verify.add_argument("--quantization", default="none", help="how the base was held while training")
+    chat = verbs.add_parser("chat", help="answer conversations with a run's result, JSON lines, until stdin ends")
+    chat.add_argument("result_dir", type=Path)
+    chat.add_argument("--base", required=True, help="model folder or Hub id")
+    chat.add_argument("--level", help="reasoning level; default: the one that the run was trained at")
+    chat.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token always")
+    chat.add_argument("--max-new-tokens", type=int, default=512)
     convert = verbs.add_parser("convert-starter", help="make the starter model's folder out of its installed package")
     convert.add_argument("out_dir", type=Path)
     describe = verbs.add_parser("describe", help="facts about a model folder as JSON, without loading its weights")
@@ -63,6 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
         from engine import serve_data
 
         return serve_data.main()  # holds the lifeline itself: it reads stdin
+    if asked.verb == "chat":
+        from engine import chat
+
+        how = chat.Talk(asked.temperature, asked.max_new_tokens)
+        return chat.main(asked.result_dir, asked.base, asked.level, how)  # ends with its input, too
     if asked.verb == "standby":
         from engine import standby
 

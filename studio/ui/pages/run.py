@@ -19,7 +19,7 @@ from studio.ui.views import run as views
 from studio.ui.views import run_charts, run_tabs
 
 POLL_SECONDS = 1.5
-TOLD = ("started", "sample", "saved", "warning")
+TOLD = ("started", "sample", "rollout", "saved", "warning")
 Updates = dict[Any, Any]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.spec import RunSpec, settings
+from engine.spec import METHODS, Data, RunSpec, settings
 from studio.ui import figures, form
 from studio.ui.html import Child, Html, el
 from studio.ui.texts import text
@@ -18,7 +18,6 @@ FACTS = (
     "trained_tokens",
     "total_tokens",
     "trainable_parameters",
-    "trained_modules",
     "total_parameters",
 )
 
@@ -26,9 +25,9 @@ FACTS = (
 def settings_of(story: Story) -> Html:
     """Every setting with its title: those that differ from the defaults first."""
     titles = form.titles()
-    plain = {"model": "", "data": {"dataset": ""}, "method": {"type": story.run.method}}
-    defaults = settings(RunSpec.model_validate(plain))
-    mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles if name in defaults}
+    method = METHODS.get(story.run.method, METHODS["sft"])
+    defaults = settings(RunSpec(model="", data=Data(dataset=""), method=method()))
+    mine = {name: stored(story.run.spec, name, default) for name, default in defaults.items() if name in titles}
     changed: list[Child] = []
     same: list[Child] = []
     for name, value in mine.items():
@@ -63,10 +62,7 @@ def facts(story: Story) -> Child:
     pairs: list[Child] = []
     for name in FACTS:
         value = told.get(name)
-        if value is None:  # told by an older version
-            continue
-        words = ", ".join(value) if isinstance(value, list) else str(value)
-        shown = figures.count(value) if isinstance(value, int) else words
+        shown = figures.count(value) if isinstance(value, int) else str(value)
         pairs += [el("dt", text(f"fact.{name}")), el("dd", shown)]
     for package, version in (told.get("versions") or {}).items():
         pairs += [el("dt", package), el("dd", version)]
