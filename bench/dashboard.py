@@ -67,6 +67,11 @@ def measured(step: int, noise: np.random.Generator) -> dict[str, Any]:
     }
 
 
+def evaluated(step: int) -> dict[str, Any]:
+    """One evaluation as an engine tells it."""
+    return {"kind": "eval", "step": step, "loss": math.exp(-step / 2000), "tokens": 900, "metrics": {}}
+
+
 def add_run(studio: Studio, number: int, steps: int) -> str:
     """A finished run in the database, stored as the relay stores it."""
     run_id, noise = f"run-{number:016x}", np.random.default_rng(number)
@@ -81,13 +86,11 @@ def add_run(studio: Studio, number: int, steps: int) -> str:
             told = [measured(step, noise) for step in range(begin, min(begin + BATCH, steps + 1))]
             rows = [common | {"offset": 500 * event["step"], "step": event["step"], "data": event} for event in told]
             session.execute(insert(RunEvent), rows)
-        losses = [(step, math.exp(-step / 2000)) for step in range(100, steps + 1, 100)]
-        evals = [{"kind": "eval", "step": step, "loss": loss, "tokens": 900, "metrics": {}} for step, loss in losses]
-        said = [
-            common | {"kind": "eval", "offset": 500 * one["step"] + 1, "step": one["step"], "data": one}
-            for one in evals
+        said = [evaluated(step) for step in range(100, steps + 1, 100)]
+        rows = [
+            common | {"kind": "eval", "offset": 500 * one["step"] + 1, "step": one["step"], "data": one} for one in said
         ]
-        session.execute(insert(RunEvent), said)
+        session.execute(insert(RunEvent), rows)
         packs.pack(session, run_id, rest=True)
     return run_id
 

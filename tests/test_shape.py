@@ -12,7 +12,7 @@ from studio.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 FILE_LINES, FUNCTION_LINES, SPEC_LEAVES, SETTINGS_FIELDS = 400, 60, 60, 20
-FOLDERS = ("engine", "studio", "worker", "migrations", "tests", "docs")
+FOLDERS = ("engine", "studio", "worker", "migrations", "bench", "tests", "docs")
 FILES = sorted(
     str(path.relative_to(ROOT))
     for folder in FOLDERS

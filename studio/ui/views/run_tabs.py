@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.spec import Data, RunSpec, settings
+from engine.spec import RunSpec, settings
 from studio.ui import figures, form
 from studio.ui.html import Child, Html, el
 from studio.ui.texts import text
@@ -24,9 +24,9 @@ FACTS = (
 
 def settings_of(story: Story) -> Html:
     """Every setting with its title: those that differ from the defaults first."""
-    titles = form.titles()
-    defaults = settings(RunSpec(model="", data=Data(dataset="")))
-    mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles}
+    bare = {"model": "", "data": {"dataset": ""}, "method": {"type": story.run.method}}
+    titles, defaults = form.titles(), settings(RunSpec.model_validate(bare))
+    mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles if name in defaults}
     changed: list[Child] = []
     same: list[Child] = []
     for name, value in mine.items():
