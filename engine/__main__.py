@@ -45,8 +45,11 @@ def add_data_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
         verb.add_argument(
             "--bridge", action="store_true", help="close the thought that the chat template's prompt opens"
         )
+        verb.add_argument("--train-on", choices=("all_turns", "last_turn"), default="all_turns", help="turns to learn")
+        verb.add_argument("--no-train-reasoning", action="store_true", help="reasoning is read, not learned")
     show.add_argument("--row", type=int, default=1, help="number of the row, from 1")
-    check.add_argument("--max-length", type=int, help="tokens that are kept of a sample")
+    check.add_argument("--max-length", type=int, help="tokens per sequence; default: what keeps 99 of 100 rows whole")
+    check.add_argument("--truncation-mode", choices=("keep_start", "drop"), default="keep_start", help="longer rows")
     check.add_argument("--max-bad-fraction", type=float, default=0.01, help="share of bad rows that is tolerated")
     verbs.add_parser("serve-data", help="answer such questions, one JSON line each, until stdin ends")
 
@@ -78,11 +81,13 @@ def main(arguments: list[str] | None = None) -> int:
         return starter.main(asked.out_dir)
     if asked.verb in ("show-data", "check-data"):
         from engine import inspect_data
+        from engine.render.settings import RenderSettings
 
+        settings = RenderSettings(asked.level, asked.bridge, asked.train_on, not asked.no_train_reasoning)
         if asked.verb == "show-data":
-            return inspect_data.show_main(asked.file, asked.model, asked.row, asked.level, bridge=asked.bridge)
-        limits = (asked.max_length, asked.max_bad_fraction)
-        return inspect_data.check_main(asked.file, asked.model, asked.level, *limits, bridge=asked.bridge)
+            return inspect_data.show_main(asked.file, asked.model, asked.row, settings)
+        limits = inspect_data.Limits(asked.max_length, asked.truncation_mode == "drop", asked.max_bad_fraction)
+        return inspect_data.check_main(asked.file, asked.model, settings, limits)
     from engine import describe
 
     return describe.main(asked.model_dir)

@@ -61,6 +61,16 @@ def stop_ids(spec: RunSpec, tokenizer: Any) -> list[int]:
     return ends_of(tokenizer, ids, _shown(spec))
 
 
+def context_length(spec: RunSpec) -> int | None:
+    """Tokens that the base model was made for, where its config says so."""
+    try:
+        config = AutoConfig.from_pretrained(spec.model).get_text_config()
+    except (OSError, ValueError, KeyError):  # loading the model will say why
+        return None
+    found = getattr(config, "max_position_embeddings", None)
+    return found if isinstance(found, int) else None
+
+
 def build(spec: RunSpec) -> Built:
     """Load the base model, freeze it, put the adapter in. Raises Failure for models that cannot be trained."""
     quieten()

@@ -112,7 +112,8 @@ def _data_rows(spec: RunSpec, counts: Counts) -> list[tuple[str, Any]]:
         ("SHA-256", f"`{spec.data.sha256}`" if spec.data.sha256 else "not recorded"),
         ("rows trained on", counts.train_rows),
         ("rows held out", counts.eval_rows),
-        ("rows left out", counts.bad_rows + counts.refused_rows + counts.nothing_to_learn_rows),
+        ("rows left out", counts.bad_rows + counts.refused_rows + counts.dropped_rows + counts.nothing_to_learn_rows),
+        ("of these, longer than the maximum length", counts.dropped_rows),
         ("rows cut at the maximum length", counts.truncated_rows),
         ("trained tokens per epoch", counts.trained_tokens),
     ]

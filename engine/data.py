@@ -3,10 +3,9 @@
 import datetime
 import hashlib
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.batches import Samples
+from engine.cuts import suggested_length
+from engine.documents import Cutter, Document, Store, document_of, documents_of
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
-from engine.inspect_data import renderer_for
 from engine.render.pair import render_pair
 from engine.render.renderer import Renderer, trained_turns
 from engine.render.sample import Rendered
+from engine.render.settings import renderer_for, settings_of
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
-from engine.spec import SFT, RunSpec
+from engine.spec import MOST_LENGTH, RunSpec
 
 SPLIT = 0x5EED  # keeps the split's random numbers apart from those of the row order
 SAY_EVERY = 1.0  # seconds
@@ -35,7 +36,8 @@ class Counts:
     rows: int
     bad_rows: int  # could not be read, or are of another kind
     refused_rows: int  # the chat template cannot render any trained turn of them
-    truncated_rows: int
+    truncated_rows: int  # cut at the maximum length
+    dropped_rows: int  # longer than that, and left out
     nothing_to_learn_rows: int  # no trained token within max_length
     train_rows: int
     eval_rows: int
@@ -61,6 +63,7 @@ class Prepared:
     eval: Samples
     counts: Counts
     prompts: list[SamplePrompt]
+    max_length: int  # tokens: the spec's, or the one that was chosen from the rows
 
 
 def prepare(
@@ -70,12 +73,14 @@ def prepare(
     say: Callable[[Event], None],
     *,
     frozen_date: datetime.date | None = None,
+    context: int | None = None,
 ) -> Prepared:
     """Read, split, render and cut the rows of `spec.data`.
 
     `stop_ids`: `generation_config.eos_token_id` (one or several) plus `tokenizer.eos_token_id`; at least one.
     `frozen_date`: what templates that ask for the date are told; give the day of the run's start, so that a resumed
-    run sees the same tokens (today when None). `say` gets `Phase(phase="loading_data", done, total)` and `Warned`.
+    run sees the same tokens (today when None). `context`: tokens that the model was made for, the most that a maximum
+    length chosen from the rows may be. `say` gets `Phase(phase="loading_data", done, total)` and `Warned`.
     Raises Failure when the file is gone or changed, when too many rows are bad, when the method cannot use rows of this
     kind, or when nothing is left to learn.
     """
@@ -87,7 +92,7 @@ def prepare(
     usable_kind(report, path.name, spec.method.kinds)
     work = _Work(
         spec,
-        renderer_for(tokenizer, stop_ids, spec.data.reasoning_level, bridge=spec.data.bridge, date=frozen_date),
+        renderer_for(tokenizer, stop_ids, settings_of(spec), date=frozen_date),
         held_out(report.usable, spec.data.eval_fraction, spec.training.seed),
     )
     said = time.monotonic()
@@ -96,7 +101,7 @@ def prepare(
         if time.monotonic() - said >= SAY_EVERY:
             said = time.monotonic()
             say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
-    prepared = work.finish(report)
+    prepared = work.finish(report, context)
     say(Phase(phase="loading_data", detail="Rendering rows", done=report.usable, total=report.usable))
     for warning in work.warnings(report):
         say(warning)
@@ -132,39 +137,6 @@ def held_out(rows: int, fraction: float, seed: int) -> frozenset[int]:
     return frozenset(np.random.default_rng([seed, SPLIT]).permutation(rows)[:count].tolist())
 
 
-_Document = tuple[NDArray[np.int32], NDArray[np.bool_], tuple[int, ...]]  # ids, trained, tokens of its answers
-
-
-@dataclass
-class _Store:
-    """Samples while they are collected: flat and compact."""
-
-    ids: "array[int]" = field(default_factory=lambda: array("i"))
-    trained: bytearray = field(default_factory=bytearray)
-    offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))
-    rows: "array[int]" = field(default_factory=lambda: array("q"))
-    answers: list[tuple[int, ...]] = field(default_factory=list)
-    row_count: int = 0
-
-    def add(self, row: int, ids: NDArray[np.int32], trained: NDArray[np.bool_], answers: tuple[int, ...]) -> None:
-        """Append one sample."""
-        self.ids.frombytes(ids.astype(np.int32).tobytes())
-        self.trained += trained.tobytes()
-        self.offsets.append(len(self.ids))
-        self.rows.append(row)
-        self.answers.append(answers)
-
-    def samples(self) -> Samples:
-        """What was collected, without a copy."""
-        return Samples(
-            ids=np.frombuffer(self.ids, dtype=np.int32),
-            trained=np.frombuffer(self.trained, dtype=np.bool_),
-            offsets=np.frombuffer(self.offsets, dtype=np.int64),
-            rows=np.frombuffer(self.rows, dtype=np.int64),
-            answers=np.array(self.answers, dtype=np.int64) if any(self.answers) else None,
-        )
-
-
 class _Work:
     """Renders row after row and counts what becomes of them."""
 
@@ -172,60 +144,37 @@ class _Work:
         self.spec = spec
         self.renderer = renderer
         self.eval_rows = eval_rows
-        self.train, self.eval = _Store(), _Store()
+        self.drop = spec.data.truncation_mode == "drop"
+        self.cutter = Cutter(spec.data.max_length or MOST_LENGTH, self.drop)
+        self.train, self.eval = Store(), Store()
         self.prompts: list[SamplePrompt] = []
         self.refused: Counter[str] = Counter()  # turns, by code
         self.first_refusal: dict[str, str] = {}
         self.notes: Counter[str] = Counter()  # rows, by code
         self.first_note: dict[str, str] = {}
-        self.refused_rows = self.truncated_rows = self.empty_rows = 0
-        self.needed_length = 0  # tokens of the shortest prompt that fills the window
+        self.refused_rows = 0
 
     def take(self, index: int, row: Row) -> None:
         """Render, cut and keep one row."""
-        if row.kind == "preference":
-            self._take_pair(index, row)
-            return
-        train_on = self.spec.method.train_on if isinstance(self.spec.method, SFT) else "all_turns"
-        rendered = self.renderer.render(row, train_on)
-        self._note(row, rendered)
-        if not rendered.samples:
+        documents, level = self._documents(row)
+        if not documents:
             self.refused_rows += 1
             return
-        limit = self.spec.data.max_length
-        self.truncated_rows += any(len(sample.ids) > limit for sample in rendered.samples)
-        kept = [(sample.ids[:limit], sample.trained[:limit], ()) for sample in rendered.samples]
-        needed = min(int(np.argmax(sample.trained)) for sample in rendered.samples)
-        self._keep(index, row, [one for one in kept if one[1].any()], needed, rendered.samples[-1].level)
-
-    def _take_pair(self, index: int, row: Row) -> None:
-        """Render both answers to a prompt, cut each, and keep them as one document with the prompt once."""
-        rendered = render_pair(self.renderer, row)
-        self._note(row, Rendered(warnings=rendered.warnings, refusals=rendered.refusals))
-        if rendered.pair is None:
-            self.refused_rows += 1
-            return
-        pair, limit = rendered.pair, self.spec.data.max_length
-        sides = (pair.chosen, pair.rejected)
-        self.truncated_rows += any(len(side.ids) > limit for side in sides)
-        at = pair.prompt_length
-        ids = np.concatenate([pair.prompt, *(side.ids[at:limit] for side in sides)])
-        trained = np.concatenate([np.zeros(at, dtype=np.bool_), *(side.trained[at:limit] for side in sides)])
-        answers = tuple(len(side.ids[at:limit]) for side in sides)
-        self._keep(index, row, [(ids, trained, answers)] if at < limit else [], at, pair.chosen.level)
-
-    def _keep(self, index: int, row: Row, documents: list[_Document], needed: int, level: Variables) -> None:
-        """Store what is left of a row, and its prompt; `needed`: tokens before the first that is trained."""
+        kept = self.cutter.take(documents)
         store = self.eval if index in self.eval_rows else self.train
-        for ids, trained, answers in documents:
-            store.add(row.number, ids, trained, answers)
-        if documents:
-            store.row_count += 1
-            if store is self.eval or not self.eval_rows:
-                self._prompt(row, level)
-            return
-        self.empty_rows += 1
-        self.needed_length = min(self.needed_length or needed, needed)
+        store.add(row.number, kept)
+        if kept and (store is self.eval or not self.eval_rows):
+            self._prompt(row, level)
+
+    def _documents(self, row: Row) -> tuple[list[Document], Variables]:
+        """What a row becomes, and the level that it is learned at; nothing when it is refused."""
+        if row.kind != "preference":
+            rendered = self.renderer.render(row)
+            self._note(row, rendered)
+            return documents_of(rendered.samples), rendered.samples[-1].level if rendered.samples else {}
+        found = render_pair(self.renderer, row)
+        self._note(row, Rendered(warnings=found.warnings, refusals=found.refusals))
+        return ([document_of(found.pair)], found.pair.chosen.level) if found.pair else ([], {})
 
     def _note(self, row: Row, rendered: Rendered) -> None:
         """Count refusals and notes; keep the first of each."""
@@ -250,31 +199,44 @@ class _Work:
             ids = self.renderer.prompt_ids(before, row.tools, row.shape, level=level)
         except Failure:
             return  # its samples come from other turns; there are more rows
-        if len(ids) < self.spec.data.max_length:
+        if len(ids) < self.cutter.limit:
             shown = [{key: value for key, value in message.items() if key != "weight"} for message in before]
             expected = str(messages[turns[0]].get("content") or "")
             self.prompts.append(SamplePrompt(row.number, shown, expected, ids))
 
-    def finish(self, report: Report) -> Prepared:
+    def finish(self, report: Report, context: int | None) -> Prepared:
         """The result. Raises Failure when too much was lost."""
         bad = report.bad + self.refused_rows
         if bad > report.rows * self.spec.data.max_bad_fraction:
             self._too_many_bad(report, bad)
+        if self.spec.data.max_length is None:
+            self._choose_length(context)
         if not self.train.row_count:
             self._nothing_to_learn()
-        train, held = self.train.samples(), self.eval.samples()
+        train, held, cutter = self.train.samples(), self.eval.samples(), self.cutter
         counts = Counts(
             rows=report.rows,
             bad_rows=report.bad,
             refused_rows=self.refused_rows,
-            truncated_rows=self.truncated_rows,
-            nothing_to_learn_rows=self.empty_rows,
+            truncated_rows=cutter.truncated,
+            dropped_rows=cutter.dropped,
+            nothing_to_learn_rows=cutter.empty,
             train_rows=self.train.row_count,
             eval_rows=self.eval.row_count,
             trained_tokens=train.trained_tokens,
             total_tokens=train.total_tokens,
         )
-        return Prepared(train, held, counts, self.prompts)
+        prompts = [prompt for prompt in self.prompts if len(prompt.ids) < cutter.limit]
+        return Prepared(train, held, counts, prompts, cutter.limit)
+
+    def _choose_length(self, context: int | None) -> None:
+        """Cut everything again at the length that keeps 99 of 100 documents whole, within the model's context."""
+        found = np.concatenate([self.train.lengths(), self.eval.lengths()])
+        if not len(found):
+            return
+        limit, before = min(suggested_length(found), context or MOST_LENGTH), self.cutter
+        self.cutter = Cutter(limit, self.drop, dropped=before.dropped, empty=before.empty)
+        self.train, self.eval = self.train.cut(self.cutter), self.eval.cut(self.cutter)
 
     def _too_many_bad(self, report: Report, bad: int) -> None:
         """Refuse the run, with the reasons."""
@@ -288,15 +250,18 @@ class _Work:
 
     def _nothing_to_learn(self) -> None:
         """Refuse the run: no trained token is left; say what really took them."""
-        if self.empty_rows:
-            limit = self.spec.data.max_length
+        limit = self.cutter.limit
+        if self.cutter.empty:
             message = (
-                f"Nothing is left to learn: in {self.empty_rows} rows the prompt alone fills the maximum length of "
+                f"Nothing is left to learn: in {self.cutter.empty} rows the prompt alone fills the maximum length of "
                 f"{limit} tokens, so the answer is cut away."
             )
-            shortest = f"the shortest of these prompts has {self.needed_length} tokens"
+            shortest = f"the shortest of these prompts has {self.cutter.needed} tokens"
             advice = [f"Raise data.max_length: {shortest}, and the answer needs room too.", "Or shorten the prompts."]
             raise Failure("nothing_to_learn", message, advice)
+        if self.cutter.dropped:
+            message = f"Nothing is left to learn: all rows that could be are longer than {limit} tokens, and left out."
+            raise Failure("nothing_to_learn", message, ["Raise data.max_length, or cut longer rows instead."])
         reasons = " ".join(self.first_refusal.values())
         message = f"Nothing is left to learn: the chat template cannot render any of the rows. {reasons}"
         raise Failure("nothing_to_learn", message.strip(), ["Choose a model whose chat template fits the rows."])
@@ -310,11 +275,14 @@ class _Work:
             (code, f"Not trained, {count} turns: {self.first_refusal[code]}") for code, count in self.refused.items()
         ]
         said += [(code, f"{count} rows: {self.first_note[code]}") for code, count in self.notes.items()]
-        limit = self.spec.data.max_length
-        if self.truncated_rows:
-            message = f"{self.truncated_rows} rows are longer than {limit} tokens and were cut at the end."
+        cutter = self.cutter
+        if cutter.truncated:
+            message = f"{cutter.truncated} rows are longer than {cutter.limit} tokens and were cut at the end."
             said.append(("truncated_rows", message))
-        if self.empty_rows:
-            message = f"{self.empty_rows} rows were left out: their prompt alone fills {limit} tokens."
+        if cutter.dropped:
+            message = f"{cutter.dropped} rows are longer than {cutter.limit} tokens and were left out."
+            said.append(("dropped_rows", message))
+        if cutter.empty:
+            message = f"{cutter.empty} rows were left out: their prompt alone fills {cutter.limit} tokens."
             said.append(("nothing_to_learn_rows", message))
         return [Warned(code=code, message=message) for code, message in said]

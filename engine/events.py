@@ -63,6 +63,8 @@ class Started(Said):
     eval_rows: int
     bad_rows: int = 0
     truncated_rows: int = 0
+    dropped_rows: int = Field(default=0, description="Longer than the maximum length, and left out.")
+    max_length: int | None = Field(default=None, description="Tokens per sequence, as set or chosen from the rows.")
     trained_tokens: int = Field(description="Tokens with a loss, per epoch.")
     total_tokens: int = Field(description="All tokens, per epoch.")
     trainable_parameters: int

@@ -1,31 +1,25 @@
 """What a model would learn from a dataset, before anything runs: one row as tokens, the whole file in numbers."""
 
-import datetime
 import json
 import math
 import sys
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from engine.cuts import Cuts
+from engine.cuts import Cuts, lengths, suggested_length
 from engine.failure import Failure
-from engine.render.levels import Level, Levels
+from engine.render.levels import Level
 from engine.render.renderer import Renderer
 from engine.render.sample import Rendered, Sample
-from engine.render.template import Variables
-from engine.render.tokenizer import load
+from engine.render.settings import RenderSettings, open_renderer
 from engine.rows import Problem, Report, Row, check, sniff, usable
 
 MOST_PROBLEMS = 200
-BARS = 24  # of the histogram
-ROUND_UP = 64  # tokens that the suggested length is a multiple of
 MEND = {
     "assistant_first": "Put the question that it answers before it.",
     "answer_not_rendered": "Move the text into a turn of its own.",
@@ -36,59 +30,6 @@ MEND = {
     "template_refuses": "Change the row to what the template accepts, or choose another model.",
     "tool_call_not_rendered": "Choose a model that calls tools, or make one call per turn.",
 }
-
-
-def open_renderer(model: Path, level: str = "", *, bridge: bool = False) -> Renderer:
-    """A renderer for a model folder, see `renderer_for`."""
-    return renderer_for(*load(model), level, bridge=bridge)
-
-
-def renderer_for(
-    tokenizer: Any,
-    stop_ids: Collection[int],
-    level: str = "",
-    *,
-    bridge: bool = False,
-    date: datetime.date | None = None,
-) -> Renderer:
-    """A renderer under a level by name ("": as in the data), its template told `date` (None: today). Raises Failure.
-
-    `bridge`: a person has agreed to the bridge that the template is offered.
-    """
-    renderer = Renderer(tokenizer, stop_ids, frozen_date=date)
-    if bridge and renderer.offered_bridge:
-        renderer = Renderer(tokenizer, stop_ids, frozen_date=date, bridge=renderer.offered_bridge)
-    renderer.level = level_named(renderer.levels, level)
-    return renderer
-
-
-def level_named(levels: Levels, text: str) -> Variables:
-    """What the template is told for `enable_thinking=False`, `low` or `default`; {} for "". Raises Failure."""
-    if not text:
-        return {}
-    known = [*levels.levels, *levels.history]
-    for level in known:
-        settings = [level.variables, *level.alike]
-        names = [level.name, *(Level(one).name for one in level.alike)]
-        values = [str(one) for setting in settings if len(setting) == 1 for one in setting.values()]
-        if text in names or (text in values and text not in ("True", "False")):
-            return level.told
-    pairs = [part.split("=", 1) for part in text.split(",")]
-    if all(len(pair) == 2 for pair in pairs):
-        told = {name.strip(): _value(value.strip()) for name, value in pairs}
-        accepted = {name for level in known for name in level.variables} | set(levels.other)
-        if told.keys() <= accepted:
-            return told
-    message = f"This model has no level “{text}”."
-    raise Failure("bad_level", message, [f"Its levels are: {', '.join(level.name for level in levels.levels)}."])
-
-
-def _value(text: str) -> Any:
-    """`true`, `False` and numbers as such, anything else as text."""
-    try:
-        return json.loads(text.lower() if text in ("True", "False") else text)
-    except ValueError:
-        return text
 
 
 def show(renderer: Renderer, row: Row) -> dict[str, Any]:
@@ -148,13 +89,9 @@ def row_number(path: Path, number: int) -> Row:
 class _Count:
     """What is counted while the rows are rendered. Lengths are those of samples."""
 
-    limit: int | None
     rows: int = 0
     cuts: Cuts = field(default_factory=Cuts)
     lengths: "array[int]" = field(default_factory=lambda: array("q"))
-    trained_tokens: int = 0
-    truncated: int = 0  # rows
-    nothing_to_learn: int = 0  # rows
     refused: int = 0  # rows
     levels: Counter[str] = field(default_factory=Counter)  # samples
     notes: Counter[str] = field(default_factory=Counter)  # rows
@@ -168,12 +105,8 @@ class _Count:
         self.rows += 1
         self.cuts.take(samples)
         self.lengths.extend(len(sample.ids) for sample in samples)
-        self.trained_tokens += sum(int(sample.trained[: self.limit].sum()) for sample in samples)
         self.levels.update(Level(sample.level).name for sample in samples)
         self.refused += not samples
-        if samples and self.limit is not None:
-            self.truncated += any(len(sample.ids) > self.limit for sample in samples)
-            self.nothing_to_learn += not any(sample.trained[: self.limit].any() for sample in samples)
         for note in rendered.warnings:
             self.notes[note.code] += 1
             self.first_note.setdefault(note.code, f"{note.message} First in row {row.number}.")
@@ -189,13 +122,15 @@ def survey_file(
     renderer: Renderer | None,
     *,
     max_length: int | None = None,
+    drop: bool = False,
     seconds: float | None = None,
     said: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """The whole file in numbers, as the model would learn it; without a renderer only what its rows are.
 
-    `max_length`: tokens that are kept of each sample; without it nothing is cut. `seconds`: how long to render; the
-    numbers are then of the first `rendered` rows. `said` gets rows done and in all.
+    `max_length`: tokens that are kept of each sample; without it what a run would choose: the length that keeps 99 of
+    100 samples whole. `drop`: longer rows are left out. `seconds`: how long to render; the numbers are then of the
+    first `rendered` rows. `said` gets rows done and in all.
     Raises Failure for a file that cannot be read, or a template that does not end.
     """
     format = sniff(path, path.name)
@@ -204,14 +139,14 @@ def survey_file(
     found["problems"] = _listed(report.problems)
     if renderer is None or report.kind not in ("chat", "text"):
         return found
-    count, until = _Count(max_length), time.monotonic() + (math.inf if seconds is None else seconds)
+    count, until = _Count(), time.monotonic() + (math.inf if seconds is None else seconds)
     for done, row in enumerate(usable(path, format, report.kind), start=1):
         count.take(row, renderer.render(row))
         if done % 100 == 0:
             said(done, report.usable)
         if time.monotonic() > until:
             break
-    return found | _numbers(count, report, renderer)
+    return found | _numbers(count, report, renderer) | _kept(count, max_length, drop=drop)
 
 
 def _listed(problems: list[Problem]) -> list[dict[str, Any]]:
@@ -222,7 +157,6 @@ def _listed(problems: list[Problem]) -> list[dict[str, Any]]:
 def _numbers(count: _Count, report: Report, renderer: Renderer) -> dict[str, Any]:
     """What rendering adds to the report."""
     levels, bridge = renderer.levels, renderer.offered_bridge
-    kept = np.minimum(count.lengths, count.limit) if count.limit is not None else np.asarray(count.lengths)
     return {
         "usable": report.usable - count.refused,
         "problems": _listed([*report.problems, *count.problems]),
@@ -231,15 +165,24 @@ def _numbers(count: _Count, report: Report, renderer: Renderer) -> dict[str, Any
         "samples": len(count.lengths),
         "cuts": count.cuts.told(),
         "lengths": lengths(count.lengths),
-        "trained_tokens": count.trained_tokens,
-        "total_tokens": int(kept.sum()),
-        "max_length": count.limit,
-        "truncated": count.truncated,
-        "nothing_to_learn": count.nothing_to_learn,
         "warnings": [{"code": code, "rows": n, "message": count.first_note[code]} for code, n in count.notes.items()],
         "levels": [_described(level, count.levels) for level in levels.levels],
         "bridge": {"opens": bridge.opens, "closes": bridge.closes} if bridge else None,
         "history_switches": [_described(level, count.levels) for level in levels.history],
+    }
+
+
+def _kept(count: _Count, max_length: int | None, *, drop: bool) -> dict[str, Any]:
+    """What the maximum length leaves of the rows."""
+    limit = max_length or (suggested_length(count.lengths) if count.lengths else 0)
+    kept = count.cuts.kept(limit, drop=drop)
+    return {
+        "max_length": limit,
+        "trained_tokens": kept.trained,
+        "total_tokens": kept.total,
+        "truncated": kept.truncated,
+        "dropped": kept.dropped,
+        "nothing_to_learn": kept.empty,
     }
 
 
@@ -256,41 +199,35 @@ def _described(level: Level, samples: Counter[str]) -> dict[str, Any]:
     }
 
 
-def lengths(values: Sequence[int]) -> dict[str, Any]:
-    """Percentiles, a histogram of equal bars (`to` is exclusive), and the length that keeps 99 of 100 samples whole."""
-    if not values:
-        return {"p50": 0, "p95": 0, "p99": 0, "max": 0, "suggested": 0, "histogram": []}
-    ordered = np.sort(np.asarray(values))
-    p50, p95, p99 = (int(ordered[math.ceil(len(ordered) * share) - 1]) for share in (0.5, 0.95, 0.99))
-    width = math.ceil((int(ordered[-1]) + 1) / BARS)
-    counts = np.bincount(ordered // width)
-    bars = [{"from": at * width, "to": (at + 1) * width, "count": int(count)} for at, count in enumerate(counts)]
-    suggested = math.ceil(p99 / ROUND_UP) * ROUND_UP
-    return {"p50": p50, "p95": p95, "p99": p99, "max": int(ordered[-1]), "suggested": suggested, "histogram": bars}
-
-
-def show_main(path: Path, model: Path, number: int, level: str, *, bridge: bool = False) -> int:
+def show_main(path: Path, model: Path, number: int, settings: RenderSettings) -> int:
     """Print one row as JSON; exit status 1 when nothing of it is learned."""
     try:
-        found = show(open_renderer(model, level, bridge=bridge), row_number(path, number))
+        found = show(open_renderer(model, settings), row_number(path, number))
     except Failure as failure:
         return _failed(failure)
     _print(found)
     return 0 if found["samples"] else 1
 
 
-def check_main(
-    path: Path, model: Path | None, level: str, max_length: int | None, max_bad: float, *, bridge: bool = False
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a sequence may be (None: chosen from the rows), what becomes of longer rows, and how much may be bad."""
+
+    max_length: int | None = None
+    drop: bool = False
+    max_bad_fraction: float = 0.01
+
+
+def check_main(path: Path, model: Path | None, settings: RenderSettings, limits: Limits) -> int:
     """Print the whole file in numbers as JSON; exit status 1 when too much of it cannot be used."""
     try:
-        renderer = open_renderer(model, level, bridge=bridge) if model else None
-        found = survey_file(path, renderer, max_length=max_length)
+        renderer = open_renderer(model, settings) if model else None
+        found = survey_file(path, renderer, max_length=limits.max_length, drop=limits.drop)
     except Failure as failure:
         return _failed(failure)
     _print(found)
     bad = found["rows"] - found["usable"]
-    return 0 if found["usable"] and bad <= found["rows"] * max_bad else 1
+    return 0 if found["usable"] and bad <= found["rows"] * limits.max_bad_fraction else 1
 
 
 def _failed(failure: Failure) -> int:

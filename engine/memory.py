@@ -80,11 +80,11 @@ def out_of_memory(spec: RunSpec, dtype: torch.dtype, error: BaseException) -> Fa
         )
     if not training.gradient_checkpointing:
         advice.append("Turn on Recompute activations: keeps one tensor per layer, about a quarter slower.")
-    if spec.data.max_length > 256:
-        advice.append(
-            f"Maximum length {spec.data.max_length // 2} instead of {spec.data.max_length}: half the activations; "
-            "longer rows are cut."
-        )
+    longest = spec.data.max_length
+    if longest is None:
+        advice.append("A maximum length below that of the longest rows: longer rows are cut.")
+    elif longest > 256:
+        advice.append(f"Maximum length {longest // 2} instead of {longest}: half the activations; longer rows are cut.")
     if dtype == torch.float32:
         advice.append("Precision bfloat16: half the memory for weights and activations, slower where it is emulated.")
     if spec.lora.r > 8:

@@ -56,7 +56,7 @@ def _measure(run: Run, samples: Samples, indices: Ints, done: int, total: int) -
     """Log-probabilities (samples, answers) of the answers of the samples at `indices`; NaN for the others."""
     shape = (0, 2) if samples.answers is None else samples.answers.shape
     found = np.full(shape, np.nan, dtype=np.float32)
-    for chunk in chunks(samples, indices, run.spec.data.max_length):
+    for chunk in chunks(samples, indices, run.spec.data.limit):
         stop_if_asked(run.folder, run.signals)
         batch = gather(samples, chunk)
         with torch.no_grad(), run.trainer.reference_model():

@@ -10,7 +10,7 @@ import torch
 from engine import events
 from engine.batches import Plan
 from engine.best import lowest, still_there
-from engine.build import build, load_tokenizer, stop_ids
+from engine.build import build, context_length, load_tokenizer, stop_ids
 from engine.card import History, versions
 from engine.checkpoint import Checkpoints
 from engine.data import Prepared, prepare
@@ -18,7 +18,7 @@ from engine.devices import name_of
 from engine.events import Eval, Event, Phase, Started, Step, Warned
 from engine.memory import Heap
 from engine.rundir import RunDir, StopReason
-from engine.spec import RunSpec
+from engine.spec import RunSpec, at_length
 from engine.stopping import Signals, Stopped
 from engine.trainer import Trainer
 
@@ -62,10 +62,11 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     say(Phase(phase="loading_data"))
     tokenizer = load_tokenizer(spec)
     stops = stop_ids(spec, tokenizer)
-    prepared = prepare(spec, tokenizer, stops, say, frozen_date=_day_of_start(folder))
+    prepared = prepare(spec, tokenizer, stops, say, frozen_date=_day_of_start(folder), context=context_length(spec))
+    spec = at_length(spec, prepared.max_length)
     plan = Plan(
         prepared.train,
-        max_length=spec.data.max_length,
+        max_length=prepared.max_length,
         packing=spec.data.packing and "data.packing" not in spec.method.unused,
         batch_size=spec.training.per_device_train_batch_size,
         accumulation=spec.training.gradient_accumulation_steps,
@@ -137,6 +138,8 @@ def _started(run: Run) -> Started:
         eval_rows=counts.eval_rows,
         bad_rows=counts.bad_rows,
         truncated_rows=counts.truncated_rows,
+        dropped_rows=counts.dropped_rows,
+        max_length=run.prepared.max_length,
         trained_tokens=counts.trained_tokens,
         total_tokens=counts.total_tokens,
         trainable_parameters=sum(value.numel() for value in parameters.values()),
@@ -151,7 +154,7 @@ def _warn(run: Run) -> None:
     if built.alone:
         message = f"Rows are computed one at a time, which is slower: in this model {built.alone}."
         run.say(Warned(code="documents_alone", message=message))
-    context = getattr(built.model.config.get_text_config(), "max_position_embeddings", None)
+    context = context_length(run.spec)
     longest = int(run.prepared.train.lengths.max())
     if context and longest > context:
         message = (

@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from engine import lifeline
 from engine.failure import Failure
-from engine.inspect_data import open_renderer, row_number, show, survey_file
-from engine.render.renderer import Renderer
+from engine.inspect_data import row_number, show, survey_file
+from engine.render.renderer import Renderer, TrainOn
+from engine.render.settings import RenderSettings, open_renderer
 from engine.rows import sniff, usable
 from engine.rows.model import Kind
 
@@ -30,13 +31,20 @@ CHUNK = 1 << 16
 
 
 class Request(BaseModel):
-    """What every question names. `level` "": as in the data."""
+    """What every question names, and how rows are rendered. `level` "": as in the data."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: Path
     level: str = ""
     bridge: bool = False
+    train_on: TrainOn = "all_turns"
+    train_reasoning: bool = True
+
+    @property
+    def settings(self) -> RenderSettings:
+        """What is set about rendering."""
+        return RenderSettings(self.level, self.bridge, self.train_on, self.train_reasoning)
 
 
 class Open(Request):
@@ -61,6 +69,7 @@ class Check(Request):
     verb: Literal["check"]
     file: Path
     max_length: int | None = Field(default=None, ge=1)
+    truncation_mode: Literal["keep_start", "drop"] = "keep_start"
     seconds: float | None = Field(default=None, gt=0)
 
 
@@ -71,7 +80,7 @@ class Desk:
     """Answers, and keeps the renderers that were used last."""
 
     def __init__(self) -> None:
-        self.renderers: OrderedDict[tuple[Path, str, bool], Renderer] = OrderedDict()
+        self.renderers: OrderedDict[tuple[Path, RenderSettings], Renderer] = OrderedDict()
 
     def answer(self, line: str) -> dict[str, Any]:
         """The answer to one line: what was asked for, or `error` with code, message and advice."""
@@ -88,10 +97,10 @@ class Desk:
             return _error("cannot_inspect", f"{type(error).__name__}: {error}"[:1000], [])
 
     def _renderer(self, asked: Request) -> Renderer:
-        """The renderer of this model, level and bridge, opened at most once while it is in use."""
-        key = (asked.model, asked.level, asked.bridge)
+        """The renderer of this model with these settings, opened at most once while it is in use."""
+        key = (asked.model, asked.settings)
         if key not in self.renderers:
-            self.renderers[key] = open_renderer(asked.model, asked.level, bridge=asked.bridge)
+            self.renderers[key] = open_renderer(*key)
             if len(self.renderers) > MOST_RENDERERS:
                 self.renderers.popitem(last=False)
         self.renderers.move_to_end(key)
@@ -99,7 +108,8 @@ class Desk:
 
     def _found(self, asked: Open | Show | Check, renderer: Renderer) -> dict[str, Any]:
         if isinstance(asked, Check):
-            return survey_file(asked.file, renderer, max_length=asked.max_length, seconds=asked.seconds)
+            drop = asked.truncation_mode == "drop"
+            return survey_file(asked.file, renderer, max_length=asked.max_length, drop=drop, seconds=asked.seconds)
         if isinstance(asked, Open):
             return {"levels": [level.name for level in renderer.levels.levels]}
         if asked.count is None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origi
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+MOST_LENGTH = 1_048_576  # tokens of a sequence
 ADAPTER_TARGETS = Literal["all-linear"]
 AUTO = Literal["auto"]
 Ways = Annotated[int, Field(ge=1)]
@@ -38,12 +39,17 @@ class Data(Section):
         title="Held-out share",
         description="Share of the rows kept out of training to measure eval loss; 0 turns evaluation off.",
     )
-    max_length: int = Field(
-        default=1024,
+    max_length: int | None = Field(
+        default=None,
         ge=16,
-        le=1_048_576,
+        le=MOST_LENGTH,
         title="Maximum length",
-        description="Tokens per sequence. Longer rows are cut at the end, and counted.",
+        description="Tokens per sequence; empty: what keeps 99 of 100 rows whole, rounded up.",
+    )
+    truncation_mode: Literal["keep_start", "drop"] = Field(
+        default="keep_start",
+        title="Longer rows",
+        description="keep_start cuts them at the end, drop leaves them out; either way they are counted.",
     )
     packing: bool = Field(
         default=True,
@@ -70,6 +76,13 @@ class Data(Section):
         description="The run is refused when a larger share of the rows cannot be used.",
     )
 
+    @property
+    def limit(self) -> int:
+        """`max_length` once it is known. ValueError while it is to be chosen from the rows."""
+        if self.max_length is None:
+            raise ValueError("data.max_length is chosen when the rows are read")
+        return self.max_length
+
 
 class SFT(Section):
     """Supervised fine-tuning: imitate the answers in the data."""
@@ -82,6 +95,11 @@ class SFT(Section):
         default="all_turns",
         title="Train on",
         description="Every assistant turn of a conversation, or only the last one.",
+    )
+    train_reasoning: bool = Field(
+        default=True,
+        title="Train reasoning",
+        description="Off: the reasoning of a row is read, not learned; the answer after it is.",
     )
 
 
@@ -325,6 +343,11 @@ def sections_in(annotation: Any) -> list[type[BaseModel]]:
 METHODS: dict[str, type[Any]] = {
     section.model_fields["type"].default: section for section in sections_in(RunSpec.model_fields["method"].annotation)
 }
+
+
+def at_length(spec: RunSpec, max_length: int) -> RunSpec:
+    """The same run with its maximum length known."""
+    return spec.model_copy(update={"data": spec.data.model_copy(update={"max_length": max_length})})
 
 
 def settings(spec: BaseModel, prefix: str = "") -> dict[str, Any]:

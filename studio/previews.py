@@ -1,5 +1,6 @@
 """Previews: what a model would learn from a dataset under a reasoning level, worked out once by a worker."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -47,21 +48,36 @@ class Kept:
     trained: int
     total: int
     cut: int  # rows that lose their end
+    dropped: int  # rows that are left out for being longer
     empty: int  # rows of which nothing is left to learn
     longest: int
 
 
-def kept(survey: dict[str, Any], max_length: int) -> Kept:
-    """The survey's numbers under a maximum length. Raises KeyError for the survey of a file that was not rendered."""
-    cuts = survey["cuts"]
-    at = [number * cuts["every"] for number in range(len(cuts["total"]))]
-    trained, total = (round(float(np.interp(max_length, at, cuts[name]))) for name in ("trained", "total"))
+def length_of(survey: Mapping[str, Any], max_length: int | None) -> int:
+    """A maximum length, or the one that is chosen from the rows when none is set (0 while they are not rendered)."""
+    return max_length if max_length is not None else int(survey.get("lengths", {}).get("suggested", 0))
+
+
+def kept(survey: Mapping[str, Any], max_length: int | None, *, drop: bool = False) -> Kept:
+    """The survey's numbers under a maximum length; `drop`: longer rows are left out, not cut.
+
+    Raises KeyError for the survey of a file that was not rendered.
+    """
+    cuts, limit = survey["cuts"], length_of(survey, max_length)
+    longer = sum(rows for length, rows in cuts["longest"] if length > limit)
+    if drop:
+        short = [tokens for length, *tokens in cuts["whole"] if length <= limit]
+        total, trained = (sum(tokens[at] for tokens in short) for at in (0, 1))
+    else:
+        at = [number * cuts["every"] for number in range(len(cuts["total"]))]
+        total, trained = (round(float(np.interp(limit, at, cuts[name]))) for name in ("total", "trained"))
     return Kept(
         rows=survey["rendered"],
         trained=trained,
         total=total,
-        cut=sum(rows for length, rows in cuts["longest"] if length > max_length),
-        empty=sum(rows for first, rows in cuts["begins"] if first >= max_length),
+        cut=0 if drop else longer,
+        dropped=longer if drop else 0,
+        empty=0 if drop else sum(rows for first, rows in cuts["begins"] if first >= limit),
         longest=survey["lengths"]["max"],
     )
 

@@ -26,7 +26,7 @@ def dpo(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
 def held_out(trainer: Trainer, spec: RunSpec, samples: Samples) -> Evaluated:
     """Loss, rewards, margins and accuracy on the held-out pairs."""
     loss = partial(preference, settings=settings_of(spec), pairs=len(samples))
-    return evaluation.under(loss, trainer, in_order(samples, spec.data.max_length))
+    return evaluation.under(loss, trainer, in_order(samples, spec.data.limit))
 
 
 def settings_of(spec: RunSpec) -> DPO:

@@ -26,4 +26,4 @@ def sft(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
 def held_out(trainer: Trainer, spec: RunSpec, samples: Samples) -> Evaluated:
     """Mean loss over the trained tokens of the held-out rows."""
     loss = partial(imitation, trained_tokens=samples.trained_tokens)
-    return evaluation.under(loss, trainer, in_order(samples, spec.data.max_length))
+    return evaluation.under(loss, trainer, in_order(samples, spec.data.limit))

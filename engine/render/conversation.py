@@ -11,6 +11,7 @@ from engine.render.levels import Level
 from engine.render.sample import CannotRender, Note, Rendered, Sample, Span
 from engine.render.template import Variables
 from engine.render.tokens import KINDS, ROLES, Encoded, Encoder, completion_kinds, prompt_kinds, prompt_roles
+from engine.render.told import level_notes
 from engine.render.turns import Turn, TurnReader
 from engine.rows.model import Message
 
@@ -110,27 +111,9 @@ class Conversation:
         if any(encoder.has_marker(turn.completion[piece.start : piece.end]) for piece in turn.pieces):
             message = f"Turn {k + 1} spells a control token; it is learned as ordinary text."
             self._note(Note("control_token_in_answer", message))
-        self._level_notes(k, turn, thinks=thinks)
+        for note in level_notes(self.reader.levels, self.level, turn, k, thinks=thinks):
+            self._note(note)
         self._begin_notes(prompt)
-
-    def _level_notes(self, k: int, turn: Turn, *, thinks: bool) -> None:
-        """What the level of a turn means, unless the template has only one."""
-        levels, name = self.reader.levels.levels, turn.level.name
-        chosen = bool(self.level.keys() & self.reader.levels.variables)
-        alike = [one for one in levels if one.cue == turn.level.cue]
-        if thinks and not chosen and len(alike) > 1:
-            names = ", ".join(one.name for one in alike)
-            message = f"How much reasoning turn {k + 1} stands for cannot be seen in it: the level {name} was taken."
-            self._note(Note("level_by_default", f"{message} The template has: {names}."))
-        elif not chosen and turn.level.variables.keys() & self.reader.levels.variables:
-            message = (
-                f"Turn {k + 1} goes on from the prompt with {name}, not from the template's default; tell serving too."
-            )
-            self._note(Note("level_not_default", message))
-        before = turn.completion[: turn.pieces[0].start].strip()
-        if not thinks and chosen and before and any(one.frame == 0 for one in levels):
-            message = f"With {name} turn {k + 1} teaches to write “{before}” and to think nothing."
-            self._note(Note("empty_reasoning", message))
 
     def _begin_notes(self, prompt: Encoded) -> None:
         """Whether the sequence begins as the tokenizer begins one."""

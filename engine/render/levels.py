@@ -77,7 +77,7 @@ class Levels:
 
     `history`: switches that only change whether earlier reasoning stays. `free_text`: variables whose text is printed
     as it is, whatever it says. `refused`: values that the template raises on. `other`: variables that change the text
-    but are no levels (a date, the model's identity).
+    but are no levels (a date, the model's identity). `names`: every variable that the template reads.
     """
 
     levels: list[Level] = field(default_factory=lambda: [Level({})])
@@ -85,6 +85,7 @@ class Levels:
     free_text: tuple[str, ...] = ()
     refused: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     other: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
 
     @property
     def variables(self) -> frozenset[str]:
@@ -199,7 +200,7 @@ class _Prober:
             free += [name] if prints else []
             if raising:
                 refused[name] = raising
-        return Levels(self._product(groups), history, tuple(free), refused, tuple(other))
+        return Levels(self._product(groups), history, tuple(free), refused, tuple(other), frozenset(names))
 
     def _groups(
         self, name: str, words: Iterable[str], nonsense: Signature | None

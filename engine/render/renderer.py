@@ -7,6 +7,7 @@ tokenised apart, as serving does; the completion is trained, A is not. Turns sha
 
 import datetime
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -18,9 +19,10 @@ from engine.render.conversation import Conversation
 from engine.render.levels import Levels
 from engine.render.limits import Limits
 from engine.render.plain import asked, begun, joined, plain_prompt, plain_text
-from engine.render.sample import CannotRender, Rendered
+from engine.render.sample import CannotRender, Refusal, Rendered, without_reasoning
 from engine.render.template import ChatTemplate, Variables
 from engine.render.tokens import Encoder
+from engine.render.told import blamed, row_notes
 from engine.render.turns import TurnReader
 from engine.rows.model import Message, Row
 
@@ -53,6 +55,8 @@ class Renderer:
             raise Failure("no_stop_ids", "The model names no token that ends an answer.", advice)
         self.frozen_date = frozen_date or datetime.datetime.now(tz=datetime.UTC).date()
         self.level: Variables = dict(level or {})
+        self.train_on: TrainOn = "all_turns"
+        self.train_reasoning = True
         self.template = ChatTemplate(tokenizer, self.frozen_date, limits)
         self.template.bridged = bridge is not None
         self.encoder = Encoder(tokenizer)
@@ -82,12 +86,12 @@ class Renderer:
         eos = self.tokenizer.eos_token_id
         return int(eos) if eos is not None else min(self.stop_ids)
 
-    def render(self, row: Row, train_on: TrainOn = "all_turns", *, level: Variables | None = None) -> Rendered:
+    def render(self, row: Row, train_on: TrainOn | None = None, *, level: Variables | None = None) -> Rendered:
         """Samples of a `chat`, `text` or `prompt` row (which trains nothing), with what was refused and what to know.
 
-        `level`: what the template is told for this row, besides and before what it is told in every row.
-        Raises Failure for rows of another kind, for conversations when there is no chat template, and for a template
-        that does not end.
+        The template is told what it is told in every row, over that what the row itself says, over that `level`.
+        `train_on` None: as the renderer is set. Raises Failure for preference rows, for conversations when there is no
+        chat template, and for a template that does not end.
         """
         if row.kind == "text":
             return Rendered([plain_text(self.tokenizer, row.text, self.end_id)])
@@ -97,10 +101,31 @@ class Renderer:
         if not self.has_template:
             alone = asked if row.kind == "prompt" else joined
             return Rendered([alone(self.tokenizer, row, self.end_id)])
+        rendered = self._rendered(row, train_on or self.train_on, level or {})
+        if self.train_reasoning:
+            return rendered
+        return replace(rendered, samples=[without_reasoning(sample) for sample in rendered.samples])
+
+    def _rendered(self, row: Row, train_on: TrainOn, level: Variables) -> Rendered:
+        """A row through the chat template."""
         messages = [self.template.split(message) for message in row.messages or row.prompt]
-        told = {**self.level, **(level or {})}
+        turns = [len(messages)] if row.kind == "prompt" else trained_turns(messages, train_on)
+        own = row.chat_template_kwargs
+        if taken := sorted(self.template.reserved & own.keys()):
+            message = f"The row sets {taken[0]}, which is no variable of a chat template."
+            return Rendered(refusals=[Refusal("level_refused", message, turn) for turn in turns])
+        rendered = self._converse(row, messages, turns, {**self.level, **own, **level})
+        if not own:
+            return rendered
+        rendered.warnings.extend(row_notes(self.levels, own))
+        if all(one.code != "template_refuses" for one in rendered.refusals):
+            return rendered
+        without = self._converse(row, messages, turns, {**self.level, **level})
+        return blamed(rendered, own, set(turns) - {one.turn for one in without.refusals})
+
+    def _converse(self, row: Row, messages: list[Message], turns: list[int], told: Variables) -> Rendered:
         work = Conversation(self.turns, self.encoder, self.stop_ids, messages, row.tools, told)
-        return work.ask() if row.kind == "prompt" else work.render(trained_turns(messages, train_on))
+        return work.ask() if row.kind == "prompt" else work.render(turns)
 
     def prompt_ids(
         self,

@@ -1,7 +1,7 @@
 """A rendered row: tokens that know where they come from, and what could not be rendered."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -38,6 +38,20 @@ class Sample:
     trained: NDArray[np.bool_]
     spans: list[Span]
     level: Mapping[str, Any] = field(default_factory=dict)
+
+
+def without_reasoning(sample: Sample) -> Sample:
+    """The same tokens, with reasoning and what the template puts around it read, not learned.
+
+    What stands between reasoning and a tool call also opens the call, so it stays learned.
+    """
+    trained = sample.trained.copy()
+    kinds: list[str] = ["", *(span.kind for span in sample.spans), ""]
+    for before, kind, after, span in zip(kinds, kinds[1:], kinds[2:], sample.spans, strict=False):
+        around = kind == "frame" and (after == "reasoning" or (before == "reasoning" and after == "answer"))
+        if kind == "reasoning" or around:
+            trained[span.start : span.end] = False
+    return replace(sample, trained=trained)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ TEMPLATE_ERRORS = (
     RecursionError,
     NotImplementedError,
 )
+GIVEN = {"messages", "bos_token", "eos_token", "pad_token", "unk_token"}  # what a template has besides arguments
 DIRECTIVES = "aAwdbBmyYHIpMSfjUWcxXeFDTRuGV"
 INLINE_REASONING = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
 NAME, VALUE, RESULT, ANSWER, THOUGHT, QUESTION = (f"zq{word}qz" for word in ("nam", "val", "res", "ans", "tho", "que"))
@@ -61,7 +62,7 @@ class ChatTemplate:
         self._clock = frozen_clock(frozen_date)
         self._screened: set[str] = set()
         self.bridged = False  # a bridge carries reasoning that the template itself does not
-        self._reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters) - {"kwargs"}
+        self.reserved = set(inspect.signature(tokenizer.apply_chat_template).parameters) - {"kwargs"} | GIVEN
 
     @cached_property
     def source(self) -> str:
@@ -88,7 +89,7 @@ class ChatTemplate:
     ) -> str:
         """The same, with messages already in the form that the template wants."""
         told = dict(variables or {})
-        if taken := self._reserved & told.keys():
+        if taken := self.reserved & told.keys():
             message = f"{sorted(taken)[0]} is no variable of a chat template."
             raise Failure("bad_level", message, ["Set one of the levels that the template has."])
         try:

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -161,8 +161,7 @@ def characters_of(row: Row) -> int:
 
 def as_dict(row: Row) -> dict[str, Any]:
     """A normalised row as JSON, without what is empty."""
-    names = ("kind", "shape", "messages", "prompt", "chosen", "rejected", "answer", "text", "tools", "number", "line")
-    return {name: value for name in names if (value := getattr(row, name))}
+    return {one.name: value for one in fields(row) if (value := getattr(row, one.name))}
 
 
 def shown(value: Any, depth: int = 0) -> Any:

@@ -51,7 +51,8 @@ class Row:
 
     `chat`: `messages` is the whole conversation. `preference`: `prompt`, then `chosen` or `rejected` (all messages).
     `prompt`: `prompt`, and `answer` where the file has a reference answer. `text`: `text`.
-    `shape` is the form it was written in; `tools` are the JSON schemas that the conversation may call.
+    `shape` is the form it was written in; `tools` are the JSON schemas that the conversation may call;
+    `chat_template_kwargs` is what the chat template is told for this row, whatever it is told for the others.
     """
 
     kind: Kind
@@ -63,6 +64,7 @@ class Row:
     answer: str = ""
     text: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
     number: int = 0
     line: int | None = None
 

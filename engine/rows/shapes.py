@@ -2,9 +2,9 @@
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from engine.rows.beside import Columns, system_of, template_kwargs_of, tools_of
 from engine.rows.messages import (
     Faults,
     check_conversation,
@@ -16,7 +16,6 @@ from engine.rows.messages import (
 from engine.rows.model import Message, Problem, Row, cut
 
 CONVERSATIONS = ("messages", "conversations", "conversation", "dialogue", "dialog", "turns", "chat")
-SYSTEMS = ("system", "system_prompt")
 PAIRS = (
     ("prompt", "completion"),
     ("prompt", "response"),
@@ -39,30 +38,15 @@ SHAPES_HELP = (
 )
 
 
-@dataclass(frozen=True)
-class _Columns:
-    """A row's columns by lower-case name."""
-
-    values: dict[str, Any]
-
-    def filled(self, *names: str) -> bool:
-        """All of them are there and hold something."""
-        return all(self.values.get(name) is not None for name in names)
-
-    def named(self, *names: str) -> bool:
-        """All of them are there, if only as null."""
-        return all(name in self.values for name in names)
-
-
 def normalise(value: dict[str, Any]) -> Row | list[Problem]:
     """The row, or everything that is wrong with it (not yet placed: `row` is 0)."""
-    columns = _Columns({str(key).strip().lower(): item for key, item in value.items()})
+    columns = Columns({str(key).strip().lower(): item for key, item in value.items()})
     faults = Faults()
     row = _by_shape(columns, faults)
     return faults.problems if faults.problems or row is None else row
 
 
-def _by_shape(columns: _Columns, faults: Faults) -> Row | None:
+def _by_shape(columns: Columns, faults: Faults) -> Row | None:
     """Columns that are null count only when nothing else fits."""
     for present in (columns.filled, columns.named):
         row = _by_columns(columns, present, faults)
@@ -75,7 +59,7 @@ def _by_shape(columns: _Columns, faults: Faults) -> Row | None:
     return None
 
 
-def _by_columns(columns: _Columns, present: Callable[..., bool], faults: Faults) -> Row | None:
+def _by_columns(columns: Columns, present: Callable[..., bool], faults: Faults) -> Row | None:
     """Try the shapes whose columns are present, those that say more first."""
     if present("chosen", "rejected"):
         return _preference(columns, faults)
@@ -91,7 +75,7 @@ def _by_columns(columns: _Columns, present: Callable[..., bool], faults: Faults)
     return None
 
 
-def _unnamed_conversation(columns: _Columns) -> str:
+def _unnamed_conversation(columns: Columns) -> str:
     """A column of another name that clearly holds a conversation, or ''."""
     for name, value in columns.values.items():
         value = from_json_text(value)
@@ -102,7 +86,7 @@ def _unnamed_conversation(columns: _Columns) -> str:
     return ""
 
 
-def _unknown(columns: _Columns, faults: Faults) -> None:
+def _unknown(columns: Columns, faults: Faults) -> None:
     """No shape fits: say what is there and what comes close."""
     names = [name for name in columns.values if name]
     missing = [pair[1] for pair in PAIRS if columns.filled(pair[0])]
@@ -118,37 +102,20 @@ def _unknown(columns: _Columns, faults: Faults) -> None:
     faults.add("unknown_columns", message, hint + SHAPES_HELP)
 
 
-def _system(columns: _Columns, faults: Faults) -> list[Message]:
-    """The system turn of a `system` column, if it says anything."""
-    for name in SYSTEMS:
-        value = columns.values.get(name)
-        if value is not None and value != "":
-            text = checked_text(value, f"“{name}”", faults)
-            return [{"role": "system", "content": text}] if text and text.strip() else []
-    return []
-
-
-def _tools(columns: _Columns, faults: Faults) -> list[dict[str, Any]]:
-    """Tool schemas, as a list or its JSON text."""
-    value = columns.values.get("tools")
-    if value is None or value in ("", [], "[]"):
-        return []
-    value = from_json_text(value)
-    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
-        faults.wrong_type("“tools”", value, "a list of JSON schemas")
-        return []
-    return value
-
-
-def _conversation(columns: _Columns, name: str, faults: Faults) -> Row:
+def _conversation(columns: Columns, name: str, faults: Faults) -> Row:
     """`messages` or `conversations`, under whatever name."""
-    messages = read_messages(columns.values[name], f"“{name}”", faults)
+    messages = read_messages(columns.values[name], columns.said(name), faults)
     if messages and messages[0]["role"] not in ("system", "developer"):
-        messages = _system(columns, faults) + messages
+        messages = system_of(columns, faults) + messages
     if messages:
         check_conversation(messages, faults)
     shape = "messages" if name == "messages" else "conversations"
-    return Row(kind="chat", shape=shape, messages=messages, tools=_tools(columns, faults))
+    return Row(kind="chat", shape=shape, messages=messages, **_beside(columns, faults))
+
+
+def _beside(columns: Columns, faults: Faults) -> dict[str, Any]:
+    """What any row but plain text may have besides its turns, as fields of Row."""
+    return {"tools": tools_of(columns, faults), "chat_template_kwargs": template_kwargs_of(columns, faults)}
 
 
 def _turns(value: Any, where: str, role: str, faults: Faults) -> list[Message]:
@@ -169,54 +136,54 @@ def _turns(value: Any, where: str, role: str, faults: Faults) -> list[Message]:
     return [{"role": role, "content": text}]
 
 
-def _pair(columns: _Columns, pair: tuple[str, str], faults: Faults) -> Row:
+def _pair(columns: Columns, pair: tuple[str, str], faults: Faults) -> Row:
     """A question column and an answer column; Alpaca's `input` goes below its `instruction`."""
     asked, answered = pair
     question = columns.values[asked]
     extra = columns.values.get("input") if asked == "instruction" else None
     if extra is not None and extra != "":
-        text = checked_text(extra, "“input”", faults)
+        text = checked_text(extra, columns.said("input"), faults)
         if text and text.strip() and isinstance(question, str):
             question = f"{question}\n\n{text}" if question.strip() else text
-    prompt = _turns(question, f"“{asked}”", "user", faults)
-    answer = _turns(columns.values[answered], f"“{answered}”", "assistant", faults)
+    prompt = _turns(question, columns.said(asked), "user", faults)
+    answer = _turns(columns.values[answered], columns.said(answered), "assistant", faults)
     if prompt and answer:
         # only the answer column is learned, also when the prompt column is a conversation with answers of its own
         prompt = [{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt]
-        system = [] if prompt[0]["role"] == "system" else _system(columns, faults)
+        system = [] if prompt[0]["role"] == "system" else system_of(columns, faults)
         prompt = system + prompt
         check_conversation(prompt + answer, faults)
     shape = {"instruction": "instruction", "prompt": "prompt_completion"}.get(asked, "question_answer")
-    return Row(kind="chat", shape=shape, messages=prompt + answer, tools=_tools(columns, faults))
+    return Row(kind="chat", shape=shape, messages=prompt + answer, **_beside(columns, faults))
 
 
-def _text(columns: _Columns, faults: Faults) -> Row:
+def _text(columns: Columns, faults: Faults) -> Row:
     """Plain text to continue."""
     value = columns.values["text"]
-    text = checked_text(value, "“text”", faults) if value is not None else ""
+    text = checked_text(value, columns.said("text"), faults) if value is not None else ""
     if text is not None and not text.strip():
         faults.add("empty_text", "“text” is empty.", "Fill it in, or remove the row.")
     return Row(kind="text", shape="text", text=text or "")
 
 
-def _prompt(columns: _Columns, name: str, faults: Faults) -> Row:
+def _prompt(columns: Columns, name: str, faults: Faults) -> Row:
     """A prompt that is answered by sampling, with a reference answer where there is one."""
-    prompt = _turns(columns.values[name], f"“{name}”", "user", faults)
+    prompt = _turns(columns.values[name], columns.said(name), "user", faults)
     if prompt:
-        prompt = ([] if prompt[0]["role"] == "system" else _system(columns, faults)) + prompt
+        prompt = ([] if prompt[0]["role"] == "system" else system_of(columns, faults)) + prompt
         check_turns([{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt], faults)
         if prompt[-1]["role"] == "assistant":
             faults.add("ends_in_answer", f"“{name}” ends with an assistant turn.", "End it with the user's turn.")
     answer = next((columns.values[key] for key in REFERENCES if columns.filled(key)), "")
-    return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), tools=_tools(columns, faults))
+    return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), **_beside(columns, faults))
 
 
-def _preference(columns: _Columns, faults: Faults) -> Row:
+def _preference(columns: Columns, faults: Faults) -> Row:
     """A better and a worse answer to the same prompt; shared first turns become the prompt."""
-    chosen = _turns(columns.values["chosen"], "“chosen”", "assistant", faults)
-    rejected = _turns(columns.values["rejected"], "“rejected”", "assistant", faults)
+    chosen = _turns(columns.values["chosen"], columns.said("chosen"), "assistant", faults)
+    rejected = _turns(columns.values["rejected"], columns.said("rejected"), "assistant", faults)
     asked = next((name for name in ("prompt", "question", "instruction", "query") if columns.filled(name)), "")
-    prompt = _turns(columns.values[asked], f"“{asked}”", "user", faults) if asked else []
+    prompt = _turns(columns.values[asked], columns.said(asked), "user", faults) if asked else []
     if faults.problems:
         return Row(kind="preference", shape="preference")
     prompt, chosen, rejected = _split(prompt, chosen, rejected)
@@ -224,7 +191,7 @@ def _preference(columns: _Columns, faults: Faults) -> Row:
         message = "There is no prompt: “chosen” and “rejected” share no first turns."
         faults.add("no_prompt", message, "Add a column “prompt”, or begin both with the same user turn.")
     elif prompt[0]["role"] != "system":
-        prompt = _system(columns, faults) + prompt
+        prompt = system_of(columns, faults) + prompt
     for name, answer in (("chosen", chosen), ("rejected", rejected)):
         if not answer or answer[0]["role"] != "assistant":
             message = f"“{name}” does not go on with an assistant turn after the shared prompt."
@@ -235,9 +202,7 @@ def _preference(columns: _Columns, faults: Faults) -> Row:
         faults.add("same_answers", "“chosen” and “rejected” are the same.", "Remove the row.")
     if prompt:
         check_turns([{**turn, "weight": 0} if turn["role"] == "assistant" else turn for turn in prompt], faults)
-    return Row(
-        "preference", "preference", prompt=prompt, chosen=chosen, rejected=rejected, tools=_tools(columns, faults)
-    )
+    return Row("preference", "preference", prompt=prompt, chosen=chosen, rejected=rejected, **_beside(columns, faults))
 
 
 def _split(

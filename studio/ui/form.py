@@ -6,7 +6,7 @@ Values travel by dotted name (`lora.r`), never by position. Settings of one meth
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -36,6 +36,7 @@ class Setting:
     help: str
     kind: Kind
     choices: tuple[str, ...] = ()
+    optional: bool = False  # may be left empty
     method: str = ""  # the only one that has it; empty: all of them
 
     @property
@@ -99,10 +100,11 @@ def titles() -> dict[str, str]:
 
 def _setting(name: str, info: FieldInfo, method: str) -> Setting:
     kind, choices = _kind(info.annotation)
+    optional = NoneType in get_args(info.annotation)
     help_ = " ".join(
         part for part in (info.description or "", _bounds(info), text(f"form.{kind}") if kind in SAID else "") if part
     )
-    return Setting(name, info.title or name.rpartition(".")[2], help_, kind, choices, method)
+    return Setting(name, info.title or name.rpartition(".")[2], help_, kind, choices, optional, method)
 
 
 def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
@@ -111,6 +113,8 @@ def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
         return _kind(get_args(annotation)[0])
     if origin is Literal:
         return "choice", tuple(str(choice) for choice in get_args(annotation))
+    if origin in (Union, UnionType) and NoneType in get_args(annotation):
+        return _kind(next(part for part in get_args(annotation) if part is not NoneType))
     if origin in (Union, UnionType):
         words = [choice for part in get_args(annotation) if get_origin(part) is Literal for choice in get_args(part)]
         numbers = any(int in (part, *get_args(part)) for part in get_args(annotation))
@@ -164,7 +168,7 @@ def read(values: Mapping[str, Any], *, model: str, dataset: str) -> tuple[RunSpe
             continue
         section, _, leaf = one.leaf.partition(".")
         value = one.read(values[name])
-        if value is None:
+        if value is None and not one.optional:
             missing[name] = text("form.whole" if one.kind == "whole" else "form.number")
             continue
         tree.setdefault(section, {})[leaf] = value

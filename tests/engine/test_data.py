@@ -87,6 +87,32 @@ def test_long_rows_are_cut_at_the_end_and_counted(run):
     assert any(event.code == "truncated_rows" for event in said if isinstance(event, Warned))
 
 
+def test_longer_rows_are_left_out_when_that_is_chosen(run):
+    rows = [row(answer="x" * 200), row(), row()]
+    prepared, said = run(rows, eval_fraction=0, max_length=64, truncation_mode="drop")
+    assert (prepared.counts.dropped_rows, prepared.counts.truncated_rows, prepared.counts.train_rows) == (1, 0, 2)
+    assert [event.code for event in said if isinstance(event, Warned)] == ["dropped_rows"]
+    with pytest.raises(Failure, match="longer than 64 tokens, and left out"):
+        run(rows[:1], eval_fraction=0, max_length=64, truncation_mode="drop")
+
+
+def test_without_a_maximum_length_it_is_what_99_of_100_rows_need(run):
+    rows = [row(answer="x" * 100) for _ in range(99)] + [row(answer="x" * 5000)]
+    prepared, _ = run(rows, eval_fraction=0.1)
+    assert (prepared.max_length, prepared.counts.truncated_rows) == (128, 1)
+    assert max(prepared.train.lengths.max(), prepared.eval.lengths.max()) == 128
+    dropped, _ = run(rows, eval_fraction=0.1, truncation_mode="drop")
+    assert (dropped.max_length, dropped.counts.dropped_rows, dropped.counts.train_rows) == (128, 1, 89)
+
+
+def test_the_chosen_length_is_never_above_what_the_model_was_made_for(tmp_path, tokenizer):
+    path = tmp_path / "data.jsonl"
+    path.write_text("\n".join(json.dumps(row(answer="x" * 300)) for _ in range(9)))
+    spec = RunSpec(model="m", data={"dataset": str(path)})
+    prepared = prepare(spec, tokenizer, [tokenizer.eos_token_id], lambda event: None, context=128)
+    assert (prepared.max_length, prepared.counts.truncated_rows) == (128, 9)
+
+
 def test_P01_rows_whose_prompt_fills_the_window_are_dropped_and_counted(run):
     prepared, said = run([row("q" * 100), row(), row()], eval_fraction=0, max_length=64)
     assert prepared.counts.nothing_to_learn_rows == 1

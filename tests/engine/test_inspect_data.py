@@ -7,17 +7,17 @@ import sys
 
 import pytest
 
+from engine.cuts import lengths
 from engine.failure import Failure
 from engine.inspect_data import (
+    Limits,
     check_main,
-    lengths,
-    level_named,
-    open_renderer,
     row_number,
     show,
     show_main,
     survey_file,
 )
+from engine.render.settings import AS_IN_DATA, RenderSettings, level_named, open_renderer
 from tests.engine.render.families import tokenizer_of
 
 
@@ -75,7 +75,9 @@ def test_a_row_is_shown_as_the_tokens_that_will_be_trained(model, written):
 
 def test_every_token_says_whose_text_it_is(model, written):
     asked = [turn("system", "Be brief."), *PLAIN["messages"], turn("user", "And now?"), turn("assistant", "Green.")]
-    found = show(open_renderer(model, "enable_thinking=True"), row_number(written({"messages": asked}), 1))
+    found = show(
+        open_renderer(model, RenderSettings("enable_thinking=True")), row_number(written({"messages": asked}), 1)
+    )
     by_role = {}
     for token in found["samples"][-1]["tokens"]:
         if token["kind"] == "prompt":
@@ -87,7 +89,7 @@ def test_every_token_says_whose_text_it_is(model, written):
 
 def test_a_row_is_shown_under_a_level_and_its_contradiction_is_named(model, written):
     path = written(PLAIN, THOUGHT)
-    off = open_renderer(model, "enable_thinking=False")
+    off = open_renderer(model, RenderSettings("enable_thinking=False"))
     found = show(off, row_number(path, 1))
     assert found["level"] == "enable_thinking=False"
     assert "</think>" in "".join(one["text"] for one in found["samples"][0]["tokens"] if one["kind"] == "cue")
@@ -114,6 +116,18 @@ def test_a_file_is_counted_with_every_problem_placed(model, written):
     assert noted == {"level_not_default": 3, "control_token_in_prompt": 1}
     assert [(one["name"], one["samples"]) for one in found["levels"]] == [("default", 1), ("enable_thinking=False", 3)]
     assert json.dumps(found)
+
+
+def test_without_a_maximum_length_the_file_is_counted_as_a_run_would_cut_it(model, written):
+    long = {"messages": [turn("user", "Which colour?"), turn("assistant", "Blue. " * 90)]}
+    path = written(*[PLAIN] * 99, long)
+    found = survey_file(path, open_renderer(model))
+    assert found["max_length"] == found["lengths"]["suggested"] < found["lengths"]["max"]
+    assert (found["truncated"], found["dropped"], found["nothing_to_learn"]) == (1, 0, 0)
+    assert found["trained_tokens"] < found["total_tokens"]
+    left = survey_file(path, open_renderer(model), drop=True)
+    assert (left["truncated"], left["dropped"]) == (0, 1)
+    assert left["total_tokens"] == found["total_tokens"] - found["max_length"]
 
 
 def test_without_a_model_only_the_rows_are_checked(written):
@@ -145,18 +159,18 @@ def test_levels_are_named_as_a_person_would(model):
 
 def test_the_commands_print_json_and_their_exit_status_tells(model, written, capsys):
     path = written(PLAIN, THOUGHT, "{")
-    assert show_main(path, model, 1, "") == 0
+    assert show_main(path, model, 1, AS_IN_DATA) == 0
     assert json.loads(capsys.readouterr().out)["samples"]
-    assert show_main(path, model, 2, "enable_thinking=False") == 1
+    assert show_main(path, model, 2, RenderSettings("enable_thinking=False")) == 1
     assert json.loads(capsys.readouterr().out)["samples"] == []
     for number, why in ((3, "JSON"), (9, "has 3 rows")):
-        assert show_main(path, model, number, "") == 1
+        assert show_main(path, model, number, AS_IN_DATA) == 1
         assert why in json.loads(capsys.readouterr().out)["error"]["message"]
-    assert check_main(path, model, "", None, 0.5) == 0
+    assert check_main(path, model, AS_IN_DATA, Limits(max_bad_fraction=0.5)) == 0
     assert json.loads(capsys.readouterr().out)["lengths"]["max"] > 0
-    assert check_main(path, model, "", None, 0.01) == 1
+    assert check_main(path, model, AS_IN_DATA, Limits()) == 1
     capsys.readouterr()
-    assert check_main(path.with_name("gone.jsonl"), None, "", None, 0.01) == 1
+    assert check_main(path.with_name("gone.jsonl"), None, AS_IN_DATA, Limits()) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"]
 
 

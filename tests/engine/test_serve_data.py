@@ -86,7 +86,7 @@ def test_several_rows_come_with_one_question(model, file):
 
 def test_a_renderer_is_opened_once_and_the_oldest_is_let_go(model, monkeypatch):
     opened = []
-    monkeypatch.setattr(serve_data, "open_renderer", lambda *key, bridge: opened.append(key[1]) or DULL)
+    monkeypatch.setattr(serve_data, "open_renderer", lambda model, settings: opened.append(settings.level) or DULL)
     desk = Desk()
     for level in ("a", "b", "c", "d", "a", "e", "a", "b"):
         assert desk.answer(json.dumps({"verb": "open", "model": model, "level": level})) == {"levels": []}

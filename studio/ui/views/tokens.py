@@ -77,19 +77,20 @@ def legend(kinds: Sequence[str]) -> Html:
     return el("ul", items, cls="legend", aria_label=text("learn.legend")) if items else many()
 
 
-def survey(preview: Preview, dataset: Dataset, max_length: int) -> Html:
+def survey(preview: Preview, dataset: Dataset, max_length: int | None, *, drop: bool = False) -> Html:
     """The dataset in a line, its lengths, and what to know about it."""
     found = preview.survey or {}
     if "cuts" not in found:
         return many()
-    kept = previews.kept(found, max_length)
+    max_length = previews.length_of(found, max_length)
+    kept = previews.kept(found, max_length, drop=drop)
     share = f"{100 * kept.trained / kept.total:.0f} %" if kept.total else text("figure.none")
-    cut = text("learn.cut_one") if kept.cut == 1 else text("learn.cut", n=figures.count(kept.cut))
+    cut = longer(kept)
     line = el(
         "p",
         el("b", text("learn.share", share=share, total=figures.count(kept.total))),
         " · ",
-        el("span", cut, cls="warned" if kept.cut else None),
+        el("span", cut, cls="warned" if kept.cut + kept.dropped else None),
         " · ",
         text("learn.longest", n=figures.count(kept.longest)),
         cls="words",
@@ -104,6 +105,13 @@ def survey(preview: Preview, dataset: Dataset, max_length: int) -> Html:
         notes(found, dataset, kept, max_length),
         cls="survey stack-8",
     )
+
+
+def longer(kept: previews.Kept) -> str:
+    """What becomes of the rows above the maximum length."""
+    if kept.dropped:
+        return text("learn.dropped_one") if kept.dropped == 1 else text("learn.dropped", n=figures.count(kept.dropped))
+    return text("learn.cut_one") if kept.cut == 1 else text("learn.cut", n=figures.count(kept.cut))
 
 
 def lengths(found: Mapping[str, Any], max_length: int) -> Child:

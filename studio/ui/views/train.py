@@ -8,7 +8,7 @@ from typing import Any
 from engine.spec import RunSpec
 from studio import previews
 from studio.db.tables import Dataset, Model, Preview
-from studio.defaults import estimate_tokens
+from studio.defaults import estimate_tokens, suggest_length
 from studio.ui import figures
 from studio.ui.chrome import meter, note
 from studio.ui.html import Child, Html, el, many
@@ -75,7 +75,9 @@ def learn(dataset: Dataset | None, model: Model | None = None, preview: Preview 
 
 def survey(dataset: Dataset | None, preview: Preview | None, spec: RunSpec) -> Html:
     """The dataset in numbers, as these settings leave it; nothing until it is known."""
-    return many() if dataset is None or preview is None else tokens.survey(preview, dataset, spec.data.max_length)
+    if dataset is None or preview is None:
+        return many()
+    return tokens.survey(preview, dataset, spec.data.max_length, drop=spec.data.truncation_mode == "drop")
 
 
 def reading(model: Model | None, preview: Preview | None) -> Child:
@@ -110,7 +112,8 @@ def method(spec: RunSpec | None, devices: Sequence[dict[str, Any]]) -> Html:
             el("p", device, cls="quiet small"),
             cls="words",
         )
-    tokens = figures.count(spec.data.max_length)
+    most = spec.data.max_length
+    tokens = text("train.length_auto") if most is None else figures.count(most)
     batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
     more = text(
         "train.more",
@@ -152,17 +155,25 @@ def steps(spec: RunSpec, dataset: Dataset, preview: Preview | None = None) -> in
     share = 1.0 - spec.data.eval_fraction
     sequences = share * dataset.usable
     if spec.data.packing:
-        sequences = min(sequences, share * tokens_of(spec, dataset, preview) / spec.data.max_length)
+        most = length_of(spec, dataset, preview)
+        sequences = min(sequences, share * tokens_of(spec, dataset, preview) / most)
     batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
     an_epoch = max(math.ceil(max(sequences, 1.0) / batch), 1)
     return max(math.ceil(an_epoch * spec.training.num_train_epochs), 1)
+
+
+def length_of(spec: RunSpec, dataset: Dataset, preview: Preview | None) -> int:
+    """Tokens of a sequence: what is set, or what will be chosen from the rows, estimated while it is unknown."""
+    chosen = previews.length_of((preview.survey if preview else None) or {}, spec.data.max_length)
+    return chosen or suggest_length(dataset, None, on_cpu=False)
 
 
 def tokens_of(spec: RunSpec, dataset: Dataset, preview: Preview | None) -> float:
     """Tokens of all usable rows within the maximum length; those of the rendered rows stand for the others."""
     if preview is None or "cuts" not in (preview.survey or {}):
         return estimate_tokens(dataset)
-    kept = previews.kept(preview.survey or {}, spec.data.max_length)
+    drop = spec.data.truncation_mode == "drop"
+    kept = previews.kept(preview.survey or {}, spec.data.max_length, drop=drop)
     return kept.total * dataset.usable / max(kept.rows, 1)
 
 

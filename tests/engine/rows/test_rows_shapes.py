@@ -224,3 +224,45 @@ TURN = st.dictionaries(st.sampled_from(["role", "from", "content", "value", "wei
 def test_law_any_json_is_a_row_or_problems_and_never_a_crash(value):
     found = normalise(value)
     assert isinstance(found, Row) or (found and all(problem.message for problem in found))
+
+
+TOLD = {"reasoning_effort": "low", "enable_thinking": False, "chat_template_kwargs": {"low_effort": True}}
+ALL_TOLD = {"low_effort": True, "reasoning_effort": "low", "enable_thinking": False}
+TURNS = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"messages": TURNS},
+        {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+        {"instruction": "a", "input": "c", "output": "b"},
+        {"prompt": "a", "completion": "b"},
+        {"question": "a", "answer": "b"},
+        {"talk": TURNS},
+        {"prompt": "a", "chosen": "b", "rejected": "c"},
+        {"prompt": "a"},
+    ],
+)
+def test_every_shape_may_say_what_its_template_is_told(columns):
+    assert normalise({**columns, **TOLD}).chat_template_kwargs == ALL_TOLD
+    as_text = {"Reasoning_Effort": "low", "enable_thinking": "False", "chat_template_kwargs": '{"low_effort": true}'}
+    assert normalise({**columns, **as_text}).chat_template_kwargs == ALL_TOLD
+    empty = {"reasoning_effort": "", "enable_thinking": None, "chat_template_kwargs": {"low_effort": None}}
+    assert normalise({**columns, **empty}).chat_template_kwargs == {}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "code"),
+    [
+        ("reasoning_effort", ["low"], "wrong_type"),
+        ("enable_thinking", "perhaps", "wrong_type"),
+        ("enable_thinking", 3, "wrong_type"),
+        ("chat_template_kwargs", "low", "wrong_type"),
+        ("chat_template_kwargs", {"reasoning_effort": "high"}, "level_twice"),
+    ],
+)
+def test_a_setting_of_the_wrong_type_or_said_twice_is_named(column, value, code):
+    [problem] = normalise({"messages": TURNS, "reasoning_effort": "low", column: value})
+    assert problem.code == code
+    assert column in problem.message
