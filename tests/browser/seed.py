@@ -69,9 +69,9 @@ def previews() -> list[Preview]:
     why = "The chat template did not end within 5 seconds. Use the chat template that the model was published with."
     later = now() + timedelta(days=1)  # it is not tried again meanwhile
     return [
-        Preview(dataset_id=CHATS, model_id=STARTER, level="", status="ready", rows=rows, survey=survey),
-        Preview(dataset_id=CHATS, model_id="qwen", level="", status="failed", error=why, asked_at=later),
-        Preview(dataset_id=HOSTILE_ROWS, model_id=STARTER, level="", status="waiting"),
+        Preview(dataset_id=CHATS, model_id=STARTER, way="{}", row=1, status="ready", rows=rows, survey=survey),
+        Preview(dataset_id=CHATS, model_id="qwen", way="{}", row=1, status="failed", error=why, asked_at=later),
+        Preview(dataset_id=HOSTILE_ROWS, model_id=STARTER, way="{}", row=1, status="waiting"),
     ]
 
 

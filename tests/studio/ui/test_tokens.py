@@ -39,7 +39,7 @@ def span(kind: str, text: str, *, trained: bool) -> dict[str, Any]:
 
 def preview(*spans: dict[str, Any], **more: Any) -> Preview:
     row = {"row": 4, "samples": [{"turn": 1, "spans": list(spans)}], "warnings": [], "refusals": []}
-    return Preview(level="", status="ready", rows=[row], survey=SURVEY, error="", **more)
+    return Preview(way="{}", row=1, status="ready", rows=[row], survey=SURVEY, error="", **more)
 
 
 def text_of(markup: str) -> str:
