@@ -7,15 +7,17 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.crew import helpers_for, in_order
 from engine.cuts import Cuts, lengths, suggested_length
 from engine.failure import Failure
 from engine.render.levels import Level
 from engine.render.renderer import Renderer
-from engine.render.sample import Rendered, Sample
+from engine.render.sample import Rendered, Sample, without_spans
 from engine.render.settings import RenderSettings, open_renderer
 from engine.rows import Problem, Report, Row, check, sniff, usable
 
@@ -140,12 +142,14 @@ def survey_file(
     if renderer is None or report.kind not in ("chat", "text"):
         return found
     count, until = _Count(), time.monotonic() + (math.inf if seconds is None else seconds)
-    for done, row in enumerate(usable(path, format, report.kind), start=1):
-        count.take(row, renderer.render(row))
-        if done % 100 == 0:
-            said(done, report.usable)
-        if time.monotonic() > until:
-            break
+    rows, helpers = usable(path, format, report.kind), helpers_for(report.usable)
+    with closing(in_order(lambda row: without_spans(renderer.render(row)), rows, helpers)) as made:
+        for done, (row, rendered) in enumerate(made, start=1):
+            count.take(row, rendered)
+            if done % 100 == 0:
+                said(done, report.usable)
+            if time.monotonic() > until:
+                break
     return found | _numbers(count, report, renderer) | _kept(count, max_length, drop=drop)
 
 

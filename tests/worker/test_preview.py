@@ -66,7 +66,7 @@ def test_a_worker_makes_the_preview_with_the_engine(bench, asked):
     made = stored(bench.studio, asked)
     assert (made.status, made.error) == ("ready", "")
     assert [one["kind"] for one in made.rows[0]["samples"][0]["spans"]] == ["prompt", "answer"]
-    assert previews.kept(made.survey, 512) == previews.Kept(20, 40, 100, 0, 0, 5)
+    assert previews.kept(made.survey, 512) == previews.Kept(20, 40, 100, 0, 0, 0, 5)
     bench.inspector.ask = None  # it is not asked again
     preview.once(bench, asked)
 
