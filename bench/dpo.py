@@ -7,8 +7,6 @@ compared in float32 first: the two sides compute the same thing.
 import argparse
 import itertools
 import json
-import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,7 +22,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer
 
 from bench import versus
-from engine import starter
 from engine.batches import MicroBatch, Plan
 from engine.build import build, load_tokenizer, stop_ids
 from engine.data import prepare
@@ -48,11 +45,11 @@ def write_pairs(path: Path, words: int, rows: int) -> None:
     path.write_text("\n".join(json.dumps(row) for row in made), encoding="utf-8")
 
 
-def spec_of(model: Path, rows: Path, dtype: str) -> RunSpec:
+def spec_of(model: str, rows: Path, dtype: str) -> RunSpec:
     """Four pairs a step, LoRA on every linear layer."""
     return RunSpec.model_validate(
         {
-            "model": str(model),
+            "model": model,
             "data": {"dataset": str(rows), "eval_fraction": 0.0},
             "method": {"type": "dpo", "beta": BETA},
             "training": {"per_device_train_batch_size": PAIRS, "dtype": dtype},
@@ -159,53 +156,33 @@ def difference(ours: Ours, theirs: Theirs) -> dict[str, float]:
     return {"loss": abs(loss - expected.item()), "gradient": float(torch.stack(apart).max())}
 
 
-def peak_of(side: str, prompt: str) -> float:
-    """Peak memory (GiB) of a process that makes four steps of one side."""
-    command = [sys.executable, "-m", "bench.dpo", "--side", side, "--prompt", prompt]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-
-
-def one_side(side: str, prompt: str, folder: Path) -> None:
-    """Four steps, then the peak."""
-    spec = made(prompt, folder, "bfloat16")
-    step: Callable[[], None] = Ours(spec).step if side == "ours" else Theirs(spec, torch.bfloat16).step
-    for _ in range(4):
-        step()
-    sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f}\n")
-
-
-def made(prompt: str, folder: Path, dtype: str) -> RunSpec:
-    """Model and rows in place."""
-    rows = folder / f"{prompt}.jsonl"
-    write_pairs(rows, PROMPT_WORDS[prompt], 64)
-    model = folder / "model"
-    if not model.exists():
-        starter.main(model)
-    return spec_of(model, rows, dtype)
-
-
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(prog="python -m bench.dpo", description=__doc__)
     parser.add_argument("--against", choices=["trl"], default="trl")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--prompt", choices=[*PROMPT_WORDS], action="append")
+    parser.add_argument("--model", help="model folder; default: the starter model, converted first")
     parser.add_argument("--side", choices=["ours", "theirs"], help="only this side, for its memory")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        if asked.side:
-            one_side(asked.side, asked.prompt[0], folder)
-            return
+        model = asked.model or versus.starter_model(Path(scratch))
         found: dict[str, Any] = {}
         for prompt in asked.prompt or PROMPT_WORDS:
-            exact = made(prompt, folder, "float32")
+            rows = Path(scratch) / f"{prompt}.jsonl"
+            write_pairs(rows, PROMPT_WORDS[prompt], 64)
+            spec = spec_of(model, rows, "bfloat16")
+            if asked.side:
+                step: Callable[[], None] = (
+                    Ours(spec).step if asked.side == "ours" else Theirs(spec, torch.bfloat16).step
+                )
+                sys.stdout.write(f"{versus.peak_of_steps(step):.2f}\n")
+                return
+            exact = spec_of(model, rows, "float32")
             apart = difference(Ours(exact), Theirs(exact, torch.float32))
-            spec = made(prompt, folder, "bfloat16")
             found[prompt] = versus.alternate(Ours(spec).step, Theirs(spec, torch.bfloat16).step, asked.rounds)
-            found[prompt] |= {"difference": apart}
-            found[prompt] |= {f"{side}_peak_gib": peak_of(side, prompt) for side in ("ours", "theirs")}
+            found[prompt] |= {"difference": apart} | versus.peaks("bench.dpo", prompt, model)
         versus.say(found, as_json=asked.json)
 
 

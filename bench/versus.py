@@ -1,7 +1,9 @@
 """Two sides measured in turn in one process, so that whatever else the machine does falls on both."""
 
 import json
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -34,6 +36,30 @@ def alternate(ours: Callable[[], None], theirs: Callable[[], None], rounds: int)
         "ratio_lowest": round(min(ratios), 2),
         "ratio_highest": round(max(ratios), 2),
     }
+
+
+def starter_model(folder: Path) -> str:
+    """The starter model, converted into `folder` by a process of its own, whose memory counts nowhere."""
+    model = str(folder / "model")
+    subprocess.run([sys.executable, "-m", "engine", "convert-starter", model], check=True, stdout=subprocess.DEVNULL)
+    return model
+
+
+def peaks(module: str, prompt: str, model: str) -> dict[str, float]:
+    """Peak memory (GiB) of each side alone, in a process that makes a few steps."""
+    found = {}
+    for side in ("ours", "theirs"):
+        command = [sys.executable, "-m", module, "--side", side, "--prompt", prompt, "--model", model]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        found[f"{side}_peak_gib"] = float(done.stdout.splitlines()[-1])
+    return found
+
+
+def peak_of_steps(step: Callable[[], None], steps: int = 4) -> float:
+    """The most memory (GiB) that this process has held after so many steps."""
+    for _ in range(steps):
+        step()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 def sentences() -> list[str]:

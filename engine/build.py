@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from engine import attention, isolation, lora, optimizers, quantized, whole
+from engine import attention, earlier, isolation, lora, optimizers, quantized, whole
 from engine.devices import choose_device, choose_dtype
 from engine.failure import Failure
 from engine.head import Shape, attach
@@ -37,6 +37,7 @@ class Built:
     alone: str
     native_attention: str
     source: str
+    start: dict[str, Tensor] | None = None  # of the adapter, where it goes on from an earlier run's
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Trained parameters by name, in a fixed order."""
@@ -45,6 +46,10 @@ class Built:
     def base_model(self) -> AbstractContextManager[None]:
         """The weights of the base model, inside the block."""
         return whole.base_weights(self.model, self.source) if self.adapter is None else lora.switched_off(self.model)
+
+    def reference_model(self) -> AbstractContextManager[None]:
+        """The weights that the run started from, inside the block."""
+        return self.base_model() if self.start is None else earlier.swapped(self.model, self.start)
 
 
 def load_tokenizer(spec: RunSpec) -> Any:
@@ -102,6 +107,7 @@ def build(spec: RunSpec) -> Built:
     if not alone:
         model.set_attn_implementation(attention.NAME)
     adapter = None if spec.training.full_finetuning else add_adapter(model, spec)
+    start = earlier.begin_from(adapter, Path(spec.adapter_from)) if adapter is not None and spec.adapter_from else None
     attach(head, shape)
     if spec.training.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
@@ -111,7 +117,7 @@ def build(spec: RunSpec) -> Built:
                 ["Turn off Recompute activations."],
             )
         model.activation_checkpointing_enable({"use_reentrant": False})
-    return Built(model, adapter, trunk, head, device, dtype, alone, native, spec.model)
+    return Built(model, adapter, trunk, head, device, dtype, alone, native, spec.model, start)
 
 
 def add_adapter(model: Any, spec: RunSpec) -> PeftModel:

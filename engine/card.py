@@ -37,7 +37,8 @@ def versions() -> dict[str, str]:
 def portable(spec: RunSpec, base: str) -> RunSpec:
     """The spec as it may leave this machine: `base` for the model, and of local paths the last component only."""
     data = spec.data.model_copy(update={"dataset": last_component(spec.data.dataset)})
-    return spec.model_copy(update={"model": base, "data": data})
+    before = last_component(spec.adapter_from)
+    return spec.model_copy(update={"model": base, "data": data, "adapter_from": before})
 
 
 def last_component(path: str) -> str:

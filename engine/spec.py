@@ -293,6 +293,13 @@ class RunSpec(Section):
     model: str = Field(
         title="Model", description="Id of a model in this studio, a model folder, or a Hub id for the CLI."
     )
+    adapter_from: str = Field(
+        default="",
+        max_length=1000,
+        title="Start from",
+        description="A finished run whose adapter this one goes on from: its id, or an adapter folder for the CLI; "
+        "empty: a fresh adapter.",
+    )
     data: Data
     method: Method = Field(default=SFT(), title="Method", description="What is learned from the rows.")
     lora: LoRA = LoRA()
@@ -310,6 +317,13 @@ class RunSpec(Section):
     def steps_per_batch(self) -> int:
         """Optimizer steps that learn from the same rows before the next ones come."""
         return self.method.num_iterations if isinstance(self.method, GRPO) else 1
+
+    @model_validator(mode="after")
+    def one_start(self) -> "RunSpec":
+        """An adapter to go on from and all weights in training exclude each other."""
+        if self.adapter_from and self.training.full_finetuning:
+            raise ValueError("adapter_from is for adapters: turn off full_finetuning, or start from the model itself")
+        return self
 
     @field_validator("method", mode="before")
     @classmethod

@@ -124,7 +124,7 @@ class Trainer:
 
     def reference_model(self) -> AbstractContextManager[None]:
         """The weights that the run started from, inside the block."""
-        return self.base_model()
+        return self.built.reference_model()
 
     def _reset(self) -> None:
         self._optimizer.zero_grad(set_to_none=True)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from engine.spec import METHODS, Data, Optimizer, RunSpec, Saving, Training
+from engine.spec import GRPO, METHODS, Data, Optimizer, RunSpec, Saving, Training
 from studio.db.tables import Dataset, Model
 from studio.models import facts
 
@@ -13,7 +13,9 @@ ROOM = 1.5  # a row may be denser than common text
 LENGTHS = (512, 1024, 2048, 4096, 8192)  # from 512 on, so that packed sequences keep a device busy
 LARGE_MODEL = 3_000_000_000  # parameters from which activations are recomputed
 SEQUENCES_PER_STEP = 8
-LEARNING_RATES = {"sft": (2e-4, 1e-4), "dpo": (1e-4, 5e-5)}  # of small and of large models
+SHORT_ANSWER = 64  # tokens that a CPU samples in seconds
+PROMPTS_PER_STEP = 4  # each with a group of answers
+LEARNING_RATES = {"sft": (2e-4, 1e-4), "dpo": (1e-4, 5e-5), "grpo": (1e-4, 5e-5)}  # of small and of large models
 
 
 def suggest(
@@ -37,7 +39,7 @@ def suggest(
             eval_fraction=0.0 if dataset.usable < 10 else 0.1,
             bridge=known.bridge,
         ),
-        method=METHODS[method](),
+        method=GRPO(max_completion_length=SHORT_ANSWER) if method == "grpo" and on_cpu else METHODS[method](),
         optimizer=Optimizer(learning_rate=LEARNING_RATES[method][large]),
         training=Training(
             num_train_epochs=suggest_epochs(dataset.usable, method),
@@ -58,7 +60,7 @@ def suggest_method(dataset: Dataset, wanted: str | None = None) -> str:
 def suggest_batch(method: str, on_cpu: bool, large: bool) -> tuple[int, int]:
     """(sequences or pairs at a time, times a step): packed sequences are long, so one is enough on a CPU."""
     batch = 1 if on_cpu or large else 4
-    per_step = 1 if on_cpu and method == "sft" else SEQUENCES_PER_STEP
+    per_step = 1 if on_cpu and method == "sft" else PROMPTS_PER_STEP if method == "grpo" else SEQUENCES_PER_STEP
     return batch, max(1, per_step // batch)
 
 
@@ -81,7 +83,7 @@ def estimate_tokens(dataset: Dataset) -> float:
 
 def suggest_epochs(rows: int, method: str = "sft") -> float:
     """Small sets are seen more often; preferences are learned sooner than answers, and overlearned sooner."""
-    if method == "dpo":
+    if method in ("dpo", "grpo"):
         return 1.0 if rows >= 1_000 else 2.0
     if rows < 100:
         return 5.0

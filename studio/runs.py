@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from sqlalchemy import ColumnElement, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from engine.spec import RunSpec
+from engine.rewards import known, unknown
+from engine.spec import GRPO, RunSpec
 from studio.db import when_over
 from studio.db.tables import Dataset, Model, Run, now
 from studio.errors import Conflict, Invalid, NotFound
@@ -81,7 +82,8 @@ def create(
         )
     name = label(spec.name) or shortened(f"{model.name} on {dataset.name}")
     data = spec.data.model_copy(update={"sha256": dataset.sha256})
-    frozen = spec.model_copy(update={"name": name, "data": data})
+    lora = earlier_of(session, spec).lora if spec.adapter_from else spec.lora
+    frozen = spec.model_copy(update={"name": name, "data": data, "lora": lora})
     run = Run(
         id=f"run-{secrets.token_hex(8)}",
         name=name,
@@ -98,6 +100,28 @@ def create(
     session.add(run)
     session.flush()
     return run
+
+
+def earlier_of(session: Session, spec: RunSpec) -> RunSpec:
+    """The spec of the run whose adapter this one goes on from. Raises Invalid when there is no such adapter."""
+    before = session.get(Run, spec.adapter_from)
+    if before is None or before.status != "succeeded":
+        raise Invalid(f"There is no finished run {spec.adapter_from[:80]!r} to start from.", param="adapter_from")
+    if before.model_id != spec.model:
+        raise Invalid(
+            f"The run {before.name!r} was made with another model.",
+            param="adapter_from",
+            advice=f"Choose the model {before.model_id}, or another run to start from.",
+        )
+    if spec_of(before).training.full_finetuning:
+        raise Invalid(f"The run {before.name!r} has no adapter: all weights were trained.", param="adapter_from")
+    return spec_of(before)
+
+
+def continuable(session: Session, model_id: str, most: int = 50) -> list[Run]:
+    """Finished runs of a model whose adapters another run can go on from, newest first."""
+    done = select(Run).where(Run.model_id == model_id, Run.status == "succeeded").order_by(Run.created_at.desc())
+    return [run for run in session.scalars(done.limit(most)) if not spec_of(run).training.full_finetuning]
 
 
 def _ready_dataset(session: Session, dataset_id: str, wait: bool) -> Dataset:
@@ -123,6 +147,14 @@ def check_fit(dataset: Dataset, spec: RunSpec) -> None:
 
     The engine refuses both too, but only once the run has waited for its turn.
     """
+    strange = unknown(spec.method.rewards) if isinstance(spec.method, GRPO) else []
+    if strange:
+        raise Invalid(
+            f"There is no reward {strange[0][:80]!r}.",
+            code="unknown_reward",
+            param="method.rewards",
+            advice=f"There are {', '.join(known())}.",
+        )
     if dataset.kind not in spec.method.kinds:
         raise Invalid(
             f"The dataset {dataset.name!r} holds {dataset.kind} rows; {spec.method.type.upper()} learns from "

@@ -32,7 +32,16 @@ def resolve(session: Session, storage: Storage, run: Run) -> RunSpec:
     if not Path(model.path).is_dir():
         raise Invalid(f"The folder {model.path} of the model {model.name!r} is gone.", code="model_gone")
     data = spec.data.model_copy(update={"dataset": str(storage.dataset_file(dataset))})
-    return spec.model_copy(update={"model": model.path, "data": data})
+    before = str(_adapter(storage, spec.adapter_from)) if spec.adapter_from else ""
+    return spec.model_copy(update={"model": model.path, "data": data, "adapter_from": before})
+
+
+def _adapter(storage: Storage, run_id: str) -> Path:
+    """The adapter of an earlier run. Raises Invalid when it is gone."""
+    folder = storage.run_dir(run_id).adapter
+    if not (folder / "adapter_config.json").is_file():
+        raise Invalid(f"The adapter of {run_id}, from which this run starts, is gone.", code="adapter_gone")
+    return folder
 
 
 def verify(spec: RunSpec) -> None:

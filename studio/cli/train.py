@@ -10,7 +10,7 @@ from engine.rundir import RunDir
 from engine.spec import RunSpec
 from studio.cli.console import out, say
 from studio.cli.foreground import Lines, Screen, follow
-from studio.cli.inputs import find_dataset, find_model
+from studio.cli.inputs import find_adapter, find_dataset, find_model
 from studio.cli.spec import read_spec
 from studio.errors import Conflict, Invalid
 from studio.settings import Settings
@@ -46,7 +46,9 @@ def located(spec: RunSpec, beside: Path) -> RunSpec:
     """
     storage = Storage(Settings().data_dir)
     data = spec.data.model_copy(update={"dataset": str(find_dataset(spec.data.dataset, beside, storage))})
-    return spec.model_copy(update={"data": data, "model": find_model(spec.model, beside, storage)})
+    before = find_adapter(spec.adapter_from, beside, storage) if spec.adapter_from else ""
+    model = find_model(spec.model, beside, storage)
+    return spec.model_copy(update={"data": data, "model": model, "adapter_from": before})
 
 
 def prepare(run_dir: RunDir, spec: RunSpec) -> None:

@@ -4,7 +4,7 @@ Values travel by dotted name (`lora.r`), never by position. Settings of one meth
 (`method.dpo.beta`), so that the form holds those of every method and shows those of the chosen one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -20,11 +20,11 @@ from studio.ui import chrome, figures
 from studio.ui.html import el, many
 from studio.ui.texts import label, text
 
-ELSEWHERE = frozenset({"version", "name", "model", "data.dataset", "data.sha256", "method.type"})
-METHOD = "method.type"
-Kind = Literal["switch", "choice", "whole", "number", "names", "ways", "text"]
+ELSEWHERE = frozenset({"version", "name", "model", "adapter_from", "data.dataset", "data.sha256", "method.type"})
+METHOD, START = "method.type", "adapter_from"
+Kind = Literal["switch", "choice", "whole", "number", "names", "ways", "weights", "text"]
 Values = dict[str, Any]
-SAID = ("names", "ways")  # kinds that need a word on how they are written
+SAID = ("names", "ways", "weights")  # kinds that need a word on how they are written
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class Setting:
 
     def shown(self, value: Any) -> Any:
         """A value of the spec as its widget holds it."""
+        if self.kind == "weights":
+            return "\n".join(
+                f"{name} = {int(weight) if weight.is_integer() else weight}" for name, weight in value.items()
+            )
         return ", ".join(value) if self.kind == "names" and isinstance(value, list) else value
 
     def read(self, raw: Any) -> Any:
@@ -57,11 +61,24 @@ class Setting:
         if self.kind == "names":
             words = str(raw or "").strip()
             return words if words in self.choices else [word.strip() for word in words.split(",") if word.strip()]
+        if self.kind == "weights":
+            return dict(weight_of(line) for line in str(raw or "").splitlines() if line.strip())
         if self.kind == "ways":
             return int(raw) if str(raw).strip().isdecimal() else str(raw or "").strip() or self.choices[0]
         if self.kind == "whole" and isinstance(raw, float) and raw.is_integer():
             return int(raw)
         return raw
+
+
+def weight_of(line: str) -> tuple[str, float | str]:
+    """`name = 0.5`, or a name alone for 1; what is no number is left for the spec to refuse."""
+    name, given, weight = line.rpartition("=")
+    if not given:
+        return line.strip(), 1.0
+    try:
+        return name.strip(), float(weight)
+    except ValueError:
+        return (line.strip(), 1.0) if ":" in name else (name.strip(), weight.strip())
 
 
 @dataclass(frozen=True)
@@ -119,6 +136,8 @@ def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
         words = [choice for part in get_args(annotation) if get_origin(part) is Literal for choice in get_args(part)]
         numbers = any(int in (part, *get_args(part)) for part in get_args(annotation))
         return "ways" if numbers else "names", tuple(str(word) for word in words)
+    if origin is dict:
+        return "weights", ()
     simple: dict[Any, Kind] = {bool: "switch", int: "whole", float: "number"}
     return simple.get(annotation, "text"), ()
 
@@ -149,7 +168,7 @@ def values_of(spec: RunSpec) -> Values:
     leaves = settings(spec)
     others = {name: settings(made(), "method.") for name, made in METHODS.items() if name != spec.method.type}
     values = {one.name: one.shown(others.get(one.method, leaves)[one.leaf]) for one in _asked()}
-    return values | {"name": spec.name, METHOD: spec.method.type}
+    return values | {"name": spec.name, METHOD: spec.method.type, START: spec.adapter_from}
 
 
 def _asked() -> list[Setting]:
@@ -161,7 +180,7 @@ def read(values: Mapping[str, Any], *, model: str, dataset: str) -> tuple[RunSpe
     method = str(values.get(METHOD) or RunSpec.model_fields["method"].default.type)
     known = {one.name: one for one in _asked() if one.asked(method)}
     tree: dict[str, Any] = {"model": model, "name": str(values.get("name") or ""), "data": {"dataset": dataset}}
-    tree["method"] = {"type": method}
+    tree |= {"method": {"type": method}, START: str(values.get(START) or "")}
     missing: dict[str, str] = {}
     for name, one in known.items():
         if name not in values:
@@ -237,10 +256,8 @@ def draw(form: Form, method: str = "sft") -> None:
             chrome.sheet(many(el("h2", group.title), el("p", group.help, cls="quiet small")), classes=("group-title",))
             with gr.Column(elem_classes=["fields"]):
                 for one in group.settings:
-                    with gr.Column(elem_classes=["field"], visible=one.asked(method)) as place:
-                        form.fields[one.name] = _widget(one)
-                        form.errors[one.name] = chrome.sheet(visible=False)
-                    form.places.append((one, place))
+                    if one.name not in form.fields:
+                        _place(form, one, method)
         form.places.append((group, around))
 
 
@@ -252,7 +269,24 @@ def _widget(one: Setting) -> Component:
         return gr.Dropdown(choices=[(choice.replace("_", " "), choice) for choice in one.choices], **common)
     if one.kind in ("whole", "number"):
         return gr.Number(**common)  # not rounded here: the spec itself refuses what is not whole
+    if one.kind == "weights":
+        return gr.Textbox(lines=2, max_lines=8, **common)
     return gr.Textbox(max_lines=1, **common)
+
+
+def front(form: Form, names: Container[str], method: str = "sft") -> None:
+    """Put some settings where the page wants them, before `draw` puts the others."""
+    for one in _asked():
+        if one.name in names:
+            _place(form, one, method)
+
+
+def _place(form: Form, one: Setting, method: str) -> None:
+    """A setting with room for what is wrong with it, there only where the method has it."""
+    with gr.Column(elem_classes=["field"], visible=one.asked(method)) as place:
+        form.fields[one.name] = _widget(one)
+        form.errors[one.name] = chrome.sheet(visible=False)
+    form.places.append((one, place))
 
 
 def name_field(form: Form) -> None:
@@ -284,3 +318,16 @@ def method_choices(kind: str = "") -> list[tuple[str, str]]:
     fits = {name: not kind or kind in section.kinds for name, section in METHODS.items()}
     needs = {name: "" if fit else f" · {text(f'method.{name}_needs')}" for name, fit in fits.items()}
     return [(text(f"method.{name}_choice") + need, name) for name, need in needs.items()]
+
+
+def start_field(form: Form) -> gr.Dropdown:
+    """The choice of a finished run to go on from, which the page shows by itself where there is one."""
+    chosen = gr.Dropdown(
+        choices=[(label("train.start_fresh"), "")],
+        value="",
+        label=label("train.start_from"),
+        visible=False,
+        elem_id="set-adapter-from",
+    )
+    form.fields[START] = chosen
+    return chosen

@@ -13,6 +13,8 @@ EN = {
     "train.model_none": "There is no model yet that can be trained.",
     "train.model_add": "Add a model",
     "train.method": "Method",
+    "train.start_from": "Start from",
+    "train.start_fresh": "The model as it is",
     "train.name": "Name of the run",
     "train.name_hint": "Empty: made from model and data",
     "train.advanced": "Advanced",

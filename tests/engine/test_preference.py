@@ -136,7 +136,7 @@ def said(run, kind):
 
 
 def test_a_run_learns_to_prefer_and_a_resumed_one_ends_bit_for_bit_the_same(make_pairs, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_adapter", lambda *_: {"divergence": 0.0, "effect": 1.0})
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
     settings = {"training": {"max_steps": 16}, "lora": {"lora_dropout": 0.05}, "data": {"eval_fraction": 0.2}}
     straight, paused = make_pairs("straight", **settings), make_pairs("paused", **settings)
     assert train(straight.path) == 0

@@ -196,7 +196,7 @@ def said(run, kind):
 
 @pytest.mark.parametrize("method", [{}, {"top_p": 0.9, "beta": 0.05, "scale_rewards": "none"}], ids=["plain", "kl"])
 def test_a_run_is_rewarded_more_and_a_resumed_one_ends_bit_for_bit_the_same(make_questions, monkeypatch, method):
-    monkeypatch.setattr("engine.train.verify_adapter", lambda *_: {"divergence": 0.0, "effect": 1.0})
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
     settings = {"training": {"max_steps": 12}, "data": {"eval_fraction": 0.2}, "method": method}
     straight, paused = make_questions("straight", **settings), make_questions("paused", **settings)
     assert train(straight.path) == 0
@@ -226,7 +226,7 @@ def test_a_run_is_rewarded_more_and_a_resumed_one_ends_bit_for_bit_the_same(make
 
 
 def test_groups_without_signal_change_nothing_and_a_failing_reward_ends_nothing(make_questions, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_adapter", lambda *_: {"divergence": 0.0, "effect": 1.0})
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
 
     def broken(case, _):
         raise ZeroDivisionError("by zero")
@@ -243,7 +243,7 @@ def test_groups_without_signal_change_nothing_and_a_failing_reward_ends_nothing(
 
 
 def test_several_steps_learn_from_the_same_answers(make_questions, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_adapter", lambda *_: {"divergence": 0.0, "effect": 1.0})
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
     run = make_questions(method={"num_iterations": 3}, data={"eval_fraction": 0.0})
     assert train(run.path) == 0
     steps = said(run, Step)

@@ -10,6 +10,7 @@ from studio.ui.texts import label, text
 from studio.ui.views import train as views
 
 FILES = [".jsonl", ".json", ".csv", ".parquet"]
+FRONT = ("method.grpo.rewards",)  # settings that everybody should look at
 
 
 class Cards:
@@ -66,12 +67,15 @@ class Cards:
                 container=False,
             )
             chrome.open_choice(self.model)
+            self.earlier = form.start_field(self.form)
+            chrome.open_choice(self.earlier)
             self.prepared = chrome.sheet()
 
     def _method(self) -> None:
         with gr.Column(elem_classes=["card"]):
             self.head_method = chrome.sheet(views.step_head(3, text("train.method")))
             self.method = form.method_field(self.form)
+            form.front(self.form, FRONT)
             self.words = chrome.sheet(views.method(None, []))
         with gr.Accordion(label("train.advanced"), open=False, elem_classes=["advanced"]):
             form.name_field(self.form)

@@ -8,7 +8,7 @@ import gradio as gr
 from sqlalchemy.orm import Session
 
 from engine.spec import RunSpec
-from studio import datasets, models
+from studio import datasets, models, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model
 from studio.defaults import suggest
@@ -82,6 +82,7 @@ class State(Cards):
             ),
             **({} if values == mine else self.form.show(values)),
             **({} if values[form.METHOD] == shown_method else self.form.suit(values[form.METHOD])),
+            self.earlier: self.starts(session, chosen, values),
             self.method: gr.update(choices=form.method_choices(chosen.kind), value=values[form.METHOD]),
             **self.judge(session, given, values, chosen),
         }
@@ -139,6 +140,14 @@ class State(Cards):
             int(most) if isinstance(most, int | float) and most >= 1 else None,
             values.get("data.truncation_mode") == "drop",
         )
+
+    def starts(self, session: Session, chosen: views.Chosen, values: form.Values) -> Any:
+        """The finished runs of the model that this one may go on from; hidden where there is none."""
+        found = runs.continuable(session, chosen.model.id) if chosen.model is not None else []
+        choices = [(text("train.start_fresh"), ""), *((run.name, run.id) for run in found)]
+        known = {value for _, value in choices}
+        value = values[form.START] if values[form.START] in known else ""
+        return gr.update(choices=choices, value=value, visible=len(choices) > 1)
 
     def suggestion(self, session: Session, chosen: views.Chosen, method: str | None = None) -> RunSpec:
         """A good start for this data and model by this method, or the plain defaults while one is missing."""

@@ -1,6 +1,7 @@
 """The settings form: derived from the spec, whole, and true in both directions."""
 
 import math
+from types import NoneType
 from typing import Any, get_args
 
 import annotated_types
@@ -34,27 +35,39 @@ def within(info: Any, integer: bool) -> st.SearchStrategy[Any]:
     return st.floats(low, high if high is not None else 1e6, exclude_min=open_low, exclude_max=open_high, **FLOATS)
 
 
+NAMES = st.from_regex(r"[a-z_]{1,12}(\.[a-z0-9_]{1,8})?", fullmatch=True)
+REWARDS = st.from_regex(r"[a-z][a-z0-9_]{0,12}(:[a-z0-9=:]{1,9})?", fullmatch=True)
+OWN: dict[str, st.SearchStrategy[Any]] = {
+    "dataset": st.just("d"),
+    "sha256": st.just(""),
+    "target_modules": st.one_of(
+        st.just("all-linear"), st.lists(NAMES, min_size=1, max_size=4).filter(lambda names: names != ["all-linear"])
+    ),
+    "rewards": st.dictionaries(REWARDS, st.floats(-100, 100, width=16), min_size=1, max_size=4),
+    "max_steps": st.one_of(st.just(-1), st.integers(1, 10**6)),
+    "full_finetuning": st.just(False),  # it excludes settings of other sections
+}
+
+
 def legal(section: type[Any]) -> st.SearchStrategy[Any]:
     """Legal values of a section, from its own field definitions."""
-    fields: dict[str, st.SearchStrategy[Any]] = {}
-    for name, info in section.model_fields.items():
-        if info.annotation is bool:
-            fields[name] = st.booleans()
-        elif info.annotation in (int, float):
-            fields[name] = within(info, info.annotation is int)
-        elif name == "target_modules":
-            words = st.lists(st.from_regex(r"[a-z_]{1,12}(\.[a-z0-9_]{1,8})?", fullmatch=True), min_size=1, max_size=4)
-            fields[name] = st.one_of(st.just("all-linear"), words.filter(lambda names: names != ["all-linear"]))
-        elif section is Layout:
-            fields[name] = st.one_of(st.just("auto"), st.integers(1, 4096))
-        elif info.annotation is str and name not in ("dataset", "sha256"):
-            fields[name] = st.text(max_size=40)
-        elif name not in ("dataset", "sha256"):
-            fields[name] = st.sampled_from(get_args(info.annotation))
-    if "max_steps" in fields:
-        fields["max_steps"] = fields["max_steps"].filter(lambda steps: steps != 0)
-    extra = {"dataset": st.just("d")} if section is Data else {}
-    return st.builds(section, **fields, **extra)
+    return st.builds(section, **{name: legal_value(section, name) for name in section.model_fields})
+
+
+def legal_value(section: type[Any], name: str) -> st.SearchStrategy[Any]:
+    """Legal values of one field."""
+    info = section.model_fields[name]
+    kind = info.annotation
+    if name in OWN:
+        return OWN[name]
+    if section is Layout:
+        return st.one_of(st.just("auto"), st.integers(1, 4096))
+    if NoneType in get_args(kind):
+        return st.one_of(st.none(), within(info, integer=True))
+    simple = {bool: st.booleans(), str: st.text(max_size=40)}
+    if kind in simple:
+        return simple[kind]
+    return within(info, kind is int) if kind in (int, float) else st.sampled_from(get_args(kind))
 
 
 SPECS = st.builds(
