@@ -20,7 +20,7 @@ from studio.settings import Settings
 
 ROOT = Path(__file__).parents[1]
 REFERENCE, README = ROOT / "docs" / "reference.md", ROOT / "README.md"
-PACKAGES = ("engine", "studio", "worker", "migrations")
+PACKAGES = ("engine", "studio", "worker", "migrations", "bench")
 BLOCK = re.compile(r"(?<=<!-- files -->\n).*?(?=<!-- end of files -->)", re.DOTALL)
 OTHERS = {
     "atelier": "The wrapper: environment on first use, then up, test, check or the command line.",

@@ -33,7 +33,12 @@ def suggest(
     batch, accumulation = suggest_batch(method, on_cpu, large)
     return RunSpec(
         model=model.id,
-        data=Data(dataset=dataset.id, max_length=length, eval_fraction=0.0 if dataset.usable < 10 else 0.1),
+        data=Data(
+            dataset=dataset.id,
+            max_length=length,
+            eval_fraction=0.0 if dataset.usable < 10 else 0.1,
+            bridge=known.bridge,
+        ),
         method=GRPO(max_completion_length=SHORT_ANSWER) if method == "grpo" and on_cpu else METHODS[method](),
         optimizer=Optimizer(learning_rate=LEARNING_RATES[method][large]),
         training=Training(

@@ -37,6 +37,7 @@ class Facts(BaseModel):
     hidden_size: int | None = None
     layers: int | None = None
     vocab_size: int | None = None
+    bridge: bool = False  # a person has agreed to close the thought that its chat template opens
 
 
 def read_facts(folder: Path) -> Facts:

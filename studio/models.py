@@ -20,7 +20,19 @@ from studio.facts import Facts, read_facts
 from studio.labels import shortened
 from studio.storage import MODEL_SLUG, Storage
 
-__all__ = ["Facts", "Found", "add_folder", "add_hub", "delete", "facts", "get", "list_models", "scan", "search_hub"]
+__all__ = [
+    "Facts",
+    "Found",
+    "add_folder",
+    "add_hub",
+    "agree_on_bridge",
+    "delete",
+    "facts",
+    "get",
+    "list_models",
+    "scan",
+    "search_hub",
+]
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 SEARCH_SECONDS = 3.0
@@ -214,3 +226,8 @@ def delete(session: Session, model_id: str) -> None:
         raise Conflict(f"A run that has not ended needs the model {model.name!r}; cancel it first.")
     session.delete(model)
     session.flush()
+
+
+def agree_on_bridge(session: Session, model: Model, *, agreed: bool) -> None:
+    """Remember that a person wants the thought closed that the model's chat template opens, or does not."""
+    model.facts = {**facts(model).model_dump(), "bridge": agreed}

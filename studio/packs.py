@@ -39,7 +39,9 @@ def read(session: Session, run_id: str, kind: str, after: int = 0) -> Columns:
     for offset, names, data in session.execute(stored.order_by(Pack.offset)):
         blocks.append(_newer((names, np.frombuffer(data, NUMBER).reshape(len(names), -1)), after))
         after = offset
-    blocks.append(_block(_events(session, run_id, kind, after)))
+    told = _events(session, run_id, kind, after)
+    if told or not blocks:
+        blocks.append(_block(told))
     return _last_told(_joined(blocks))
 
 

@@ -1,17 +1,21 @@
-"""Previews: what a model would learn from a dataset under a reasoning level, worked out once by a worker."""
+"""Previews: what a model would learn from a dataset as settings render it, worked out once by a worker."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Preview, now
 
+ROWS = 20  # of a page
 KINDS = ("chat", "text")  # of rows that can be shown as tokens
+FORGOTTEN = timedelta(hours=1)
 AGAIN = timedelta(seconds=30)  # a failed preview that is asked for after this is tried again
 
 
@@ -21,22 +25,57 @@ def possible(dataset: Dataset | None, model: Model | None) -> bool:
     return ready and dataset is not None and dataset.kind in KINDS
 
 
-def get(session: Session, dataset_id: str, model_id: str, level: str = "") -> Preview | None:
-    """The preview as it stands; None when nobody has asked for it. `level` "": as in the data."""
-    return session.get(Preview, (dataset_id, model_id, level))
+class Way(BaseModel):
+    """How rows are rendered, by the names that the engine knows; `level` "": as in the data."""
+
+    model_config = ConfigDict(frozen=True)
+
+    level: str = ""
+    bridge: bool = False
+    train_on: str = "all_turns"
+    train_reasoning: bool = True
+
+    @property
+    def key(self) -> str:
+        """Equal for equal ways."""
+        return self.model_dump_json(exclude_defaults=True)
 
 
-def ask(session: Session, dataset_id: str, model_id: str, level: str = "") -> tuple[Preview, bool]:
+AS_IN_DATA = Way()
+
+
+class Key(NamedTuple):
+    """What a preview is of: rows from `row` on, 1 the first; only that from the first row on has the survey."""
+
+    dataset_id: str
+    model_id: str
+    way: str = AS_IN_DATA.key
+    row: int = 1
+
+    @property
+    def name(self) -> str:
+        """As one text."""
+        return f"preview {self.dataset_id} {self.model_id} {self.way} {self.row}"
+
+
+def get(session: Session, key: Key) -> Preview | None:
+    """The preview as it stands; None when nobody has asked for it."""
+    return session.get(Preview, tuple(key))
+
+
+def ask(session: Session, key: Key) -> tuple[Preview, bool]:
     """The preview, and whether the caller has to send "preview" with its key after the commit.
 
     The row is made once, whoever asks at the same time. One that failed a while ago waits again.
     """
-    row = {"dataset_id": dataset_id, "model_id": model_id, "level": level, "status": "waiting", "error": ""}
-    new = insert_one(session, Preview, row | {"asked_at": now()})
-    preview = session.get_one(Preview, (dataset_id, model_id, level), populate_existing=new)
+    new = insert_one(session, Preview, key._asdict() | {"status": "waiting", "error": "", "asked_at": now()})
+    preview = session.get_one(Preview, tuple(key), populate_existing=new)
     if not new and preview.status == "failed" and now() - preview.asked_at > AGAIN:
         preview.status, preview.error, preview.asked_at, new = "waiting", "", now(), True
         session.flush()
+    if new and key.row > 1:  # pages that somebody turned to a while ago are made again when they are wanted again
+        old = delete(Preview).where(Preview.row > 1, Preview.asked_at < now() - FORGOTTEN)
+        session.execute(old)
     return preview, new
 
 
@@ -82,6 +121,6 @@ def kept(survey: Mapping[str, Any], max_length: int | None, *, drop: bool = Fals
     )
 
 
-def levels(survey: dict[str, Any] | None) -> list[str]:
-    """Names of the levels that the model can be told, without its default; none when there is no choice."""
-    return [level["name"] for level in (survey or {}).get("levels") or () if level["name"] != "default"]
+def levels(survey: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """The levels that the model can be told, without its default; none when there is no choice."""
+    return [level for level in (survey or {}).get("levels") or () if level["name"] != "default"]

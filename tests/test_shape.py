@@ -13,7 +13,7 @@ from studio.settings import Settings
 ROOT = Path(__file__).parents[1]
 FILE_LINES, FUNCTION_LINES, SETTINGS_FIELDS = 400, 60, 20
 SHARED_LEAVES, METHOD_LEAVES = 55, 20  # docs/adr/0012
-FOLDERS = ("engine", "studio", "worker", "migrations", "tests", "docs")
+FOLDERS = ("engine", "studio", "worker", "migrations", "bench", "tests", "docs")
 FILES = sorted(
     str(path.relative_to(ROOT))
     for folder in FOLDERS

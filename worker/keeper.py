@@ -11,11 +11,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from studio.db.tables import Dataset, DeviceLease, Model, Preview, Run, Worker, now
+from studio.previews import Key
 from studio.queue import RUNS, PrepareKind, send_prepare, send_run
 from worker.bench import Bench
 from worker.claims import inputs_ready, sweep
 from worker.devices import choices, find_devices
-from worker.preview import busy_name, warm
+from worker.preview import warm
 
 log = logging.getLogger(__name__)
 
@@ -136,13 +137,13 @@ def preparations(session: Session) -> dict[str, tuple[PrepareKind, tuple[str, ..
     """Everything that waits to be prepared: task and key, by the name under which it is worked on."""
     datasets = session.execute(select(Dataset.id, Dataset.status).where(Dataset.status.in_(TASKS_OF_DATASETS)))
     models = session.execute(select(Model.id, Model.status).where(Model.status.in_(TASKS_OF_MODELS)))
-    previews = select(Preview.dataset_id, Preview.model_id, Preview.level).where(Preview.status == "waiting")
+    previews = select(Preview.dataset_id, Preview.model_id, Preview.way, Preview.row)
     found: dict[str, tuple[PrepareKind, tuple[str, ...]]] = {
         f"dataset {key}": (TASKS_OF_DATASETS[status], (key,)) for key, status in datasets
     }
     for key, status in models:
         kind = TASKS_OF_MODELS[status]
         found[f"model {key}"] = (kind, () if kind == "convert_starter" else (key,))
-    for dataset_id, model_id, level in session.execute(previews):
-        found[busy_name(dataset_id, model_id, level)] = ("preview", (dataset_id, model_id, level))
+    for waiting in session.execute(previews.where(Preview.status == "waiting")):
+        found[Key(*waiting).name] = ("preview", tuple(map(str, waiting)))
     return found

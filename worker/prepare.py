@@ -193,5 +193,5 @@ def _store_model(bench: Bench, model_id: str, status: str, error: str, facts: Fa
             model.status, model.error, model.progress = status, storable(error), None
             if facts is not None:
                 before = Facts.model_validate(model.facts or {})
-                facts = facts.model_copy(update={"licence": facts.licence or before.licence})
+                facts = facts.model_copy(update={"licence": facts.licence or before.licence, "bridge": before.bridge})
                 model.facts = storable_json(facts.model_dump())

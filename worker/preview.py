@@ -1,34 +1,34 @@
-"""One preview: the first rows as tokens at once, then the file in numbers, both from the warm engine process."""
+"""One preview: some rows as tokens at once, then the file in numbers, both from the warm engine process."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import Path
 from typing import Any
 
+from engine.rows import RawRow, Row, normalise, read
+from engine.rows.check import other_kind, shown
 from studio import previews
-from studio.db.tables import Dataset, Model, Preview
+from studio.db.tables import Dataset, Model
 from studio.errors import StudioError
 from studio.labels import storable, storable_json
+from studio.previews import ROWS, Key
 from worker.bench import Bench
 
 log = logging.getLogger(__name__)
 
-ROWS = 20
 MOST_TOKENS = 6_000  # of all rows together: a page has to hold them
 HEAD, TAIL = 1_000, 500  # tokens of a long sample that are kept
 RENDER_SECONDS = 10.0  # a longer file is counted as far as this goes
 SHOW_SECONDS, CHECK_SECONDS = 90.0, 300.0  # then the process is ended
 
 
-def busy_name(dataset_id: str, model_id: str, level: str) -> str:
-    """The key under which a preview is worked on."""
-    return f"preview {dataset_id} {model_id} {level}"
-
-
-def once(bench: Bench, dataset_id: str, model_id: str, level: str) -> None:
+def once(bench: Bench, key: Key) -> None:
     """Make the preview unless this process is at it already."""
-    with bench.only_once(busy_name(dataset_id, model_id, level)) as mine:
+    with bench.only_once(key.name) as mine:
         if mine:
-            make(bench, dataset_id, model_id, level)
+            make(bench, key)
 
 
 def warm(bench: Bench, folder: str | None) -> None:
@@ -39,33 +39,63 @@ def warm(bench: Bench, folder: str | None) -> None:
         log.info("the data process is started anew when it is needed: %s", error.message)
 
 
-def make(bench: Bench, dataset_id: str, model_id: str, level: str) -> None:
+def make(bench: Bench, key: Key) -> None:
     """A waiting preview becomes `ready`, or `failed` with the reason."""
     with bench.studio.session() as session:
-        preview = previews.get(session, dataset_id, model_id, level)
-        dataset, model = session.get(Dataset, dataset_id), session.get(Model, model_id)
+        preview = previews.get(session, key)
+        dataset, model = session.get(Dataset, key.dataset_id), session.get(Model, key.model_id)
         if preview is None or preview.status != "waiting" or dataset is None or model is None:
             return
         if not previews.possible(dataset, model):
             preview.status, preview.error = "failed", "The dataset or the model cannot be used any more."
             return
-        file = str(bench.studio.storage.dataset_file(dataset).absolute())
-        common = {"file": file, "model": model.path, "level": level}
-        kind = dataset.kind
+        page = Page(bench.studio.storage.dataset_file(dataset).absolute(), dataset, key.row)
+        common = {"file": str(page.file), "model": model.path, **json.loads(key.way)}
     try:
-        shown = bench.inspector.ask({**common, "verb": "show", "count": ROWS, "kind": kind}, SHOW_SECONDS)
-        _store(bench, (dataset_id, model_id, level), rows=storable_json(compact(shown["rows"])))
+        asked = {"verb": "show", "row": page.first, "count": ROWS, "kind": page.kind}
+        found = bench.inspector.ask({**common, **asked}, SHOW_SECONDS)["rows"]
+        _store(bench, key, rows=storable_json(page.filled([row for row in found if row["row"] <= page.last])))
+        if key.row > 1:
+            _store(bench, key, status="ready")
+            return
         survey = bench.inspector.ask({**common, "verb": "check", "seconds": RENDER_SECONDS}, CHECK_SECONDS)
-        _store(bench, (dataset_id, model_id, level), status="ready", survey=storable_json(survey))
+        _store(bench, key, status="ready", survey=storable_json(survey))
     except StudioError as error:
         if not bench.leaving.is_set():  # else it is made at the next start
             said = storable(" ".join((error.message, error.advice)).strip())
-            _store(bench, (dataset_id, model_id, level), status="failed", error=said)
+            _store(bench, key, status="failed", error=said)
 
 
-def _store(bench: Bench, key: tuple[str, str, str], **values: Any) -> None:
+class Page:
+    """Rows of a dataset file from one on, those that are set aside included."""
+
+    def __init__(self, file: Path, dataset: Dataset, first: int) -> None:
+        self.file, self.format, self.kind = file, dataset.format, dataset.kind
+        self.first, self.last = first, min(first + ROWS - 1, dataset.rows)
+
+    def filled(self, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """What the engine showed, compact, and between it the rows that are not learned from, as the file has them."""
+        rows = compact(found)
+        last = self.last if len(rows) == len(found) else rows[-1]["row"]
+        lacking = set(range(self.first, last + 1)) - {row["row"] for row in rows}
+        if lacking:
+            between = takewhile(lambda raw: raw.number <= last, read(self.file, self.format))  # type: ignore[arg-type]
+            rows += [self.aside(raw) for raw in between if raw.number in lacking]
+        return sorted(rows, key=lambda row: int(row["row"]))
+
+    def aside(self, raw: RawRow) -> dict[str, Any]:
+        """A row that is not learned from: its columns, and its problems."""
+        known = [] if raw.value is None else normalise(raw.value)
+        if isinstance(known, Row):
+            known = [other_kind(self.kind, known.kind)] if self.kind != known.kind else []  # type: ignore[arg-type]
+        problems = [raw.problem] if raw.problem else known
+        told = [{"message": one.message, "fix": one.fix} for one in problems]
+        return {"row": raw.number, "samples": [], "raw": shown(raw.value or {}), "problems": told}
+
+
+def _store(bench: Bench, key: Key, **values: Any) -> None:
     with bench.studio.session() as session:
-        preview = session.get(Preview, key)
+        preview = previews.get(session, key)
         if preview is not None:
             for name, value in values.items():
                 setattr(preview, name, value)

@@ -4,6 +4,7 @@ from celery import Celery
 from sqlalchemy.exc import SQLAlchemyError
 
 from engine.starter_paths import MODEL_ID
+from studio.previews import Key
 from studio.queue import TRAIN
 from worker import prepare
 from worker import preview as previews
@@ -36,8 +37,8 @@ def register(app: Celery, bench: Bench) -> None:
     def convert_starter() -> None:
         prepare.once(bench, f"model {MODEL_ID}", prepare.convert_starter, MODEL_ID)
 
-    def preview(dataset_id: str, model_id: str, level: str) -> None:
-        previews.once(bench, dataset_id, model_id, level)
+    def preview(dataset_id: str, model_id: str, way: str, row: str) -> None:
+        previews.once(bench, Key(dataset_id, model_id, way, int(row)))
 
     app.task(name=TRAIN, throws=(SQLAlchemyError,))(train)
     for task in (check_dataset, fetch_dataset, check_model, fetch_model, convert_starter, preview):

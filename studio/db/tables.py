@@ -161,17 +161,18 @@ class Model(Base):
 
 
 class Preview(Base):
-    """What a model would learn from a dataset under a reasoning level, worked out once."""
+    """What a model would learn from a dataset as settings render it, worked out once."""
 
     __tablename__ = "previews"
 
     dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id", ondelete="CASCADE"), primary_key=True)
     model_id: Mapped[str] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"), primary_key=True, index=True)
-    level: Mapped[str] = mapped_column(String(200), primary_key=True, doc="By name; empty: as in the data.")
+    way: Mapped[str] = mapped_column(String(400), primary_key=True, doc="How rows are rendered: studio.previews.Way")
+    row: Mapped[int] = mapped_column(primary_key=True, default=1, autoincrement=False, doc="The first one shown.")
     status: Mapped[str] = mapped_column(String(20), default="waiting", doc="waiting, ready or failed")
     asked_at: Mapped[datetime] = mapped_column(default=now)
     survey: Mapped[dict[str, Any] | None] = mapped_column(JSON, doc="The file in numbers: engine.inspect_data")
-    rows: Mapped[list[Any] | None] = mapped_column(JSON, doc="The first rows as tokens: studio.previews.compact")
+    rows: Mapped[list[Any] | None] = mapped_column(JSON, doc="Rows as tokens: worker.preview.compact")
     error: Mapped[str] = mapped_column(Text, default="")
 
 

@@ -1,6 +1,5 @@
 """Line charts as plain data: series, labels, and the sentence that says the same in words. Drawn by assets/chart.js."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
-from studio.curves import Axis, Curves, downsample, smoothed
+from studio.curves import Axis, Curves, downsample, numbers, smoothed
 from studio.packs import Numbers
 from studio.ui import figures
 from studio.ui.html import Html, el, url
@@ -17,15 +16,19 @@ from studio.ui.texts import text
 MOST = 600  # points of a line that are sent; a chart is rarely wider in pixels. Zooming asks for more
 CROWD = 3_000  # points of a chart, shared by its lines
 LEAST = 200
+FIGURES = 6  # of a number that is sent
 GIB = 1024**3
 Chart = dict[str, Any]
 
 
 def board(**options: Any) -> gr.HTML:
-    """The component for any number of charts; a new value redraws lines and leaves zoom and hidden series alone."""
+    """The component for charts side by side; a new value redraws lines and leaves zoom and hidden ones alone.
+
+    Its value is `{"charts": [...]}`, and with `lines` one legend for all: `[{key, name, colour, dash}]`.
+    """
     return gr.HTML(
         {"charts": []},
-        html_template='<div class="charts"></div>',
+        html_template='<div class="board-legend"></div><div class="charts"></div>',
         js_on_load="window.atelierBoard(element, props, watch)",
         apply_default_css=False,
         elem_classes=["sheet"],
@@ -64,11 +67,16 @@ def share(lines: int) -> int:
 
 def rounded(values: Numbers) -> list[float | None]:
     """Six figures: more than a pixel shows, half the bytes."""
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values.tolist()]
+    size = np.nan_to_num(np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values)))))
+    up, down = 10.0 ** np.clip(FIGURES - 1 - size, 0, 300), 10.0 ** np.clip(size + 1 - FIGURES, 0, 300)
+    return numbers(np.round(values / down * up) / up * down)
 
 
 def build(key: str, title: str, lines: Sequence[Chart], summary: str = "", **more: Any) -> Chart:
-    """A chart's value. More: `x` (word for the axis), `unit`, `marks` [{y, label}], `zero`, `whole`."""
+    """A chart's value. More: `x` (word for the axis), `unit`, `marks` [{y, label}], `zero`, `whole`.
+
+    `shared`: the board's legend names its lines and a table has the figures, so its summary is only read aloud.
+    """
     words = {name: text(f"chart.{name}") for name in ("reset", "empty", "exact", "part", "wide", "narrow")}
     common = {"x": text("chart.step"), "whole": True, "words": words}
     return (

@@ -26,6 +26,16 @@ FACTS = {
     "bytes": 269_000_000,
     "dtype": "BF16",
 }
+STARTED = {
+    "device": "cpu",
+    "dtype": "bfloat16",
+    "train_rows": 270,
+    "eval_rows": 28,
+    "trained_tokens": 12818,
+    "total_tokens": 24256,
+    "trainable_parameters": 4884480,
+    "total_parameters": 139399488,
+}
 OUT_OF_MEMORY = {
     "code": "out_of_memory",
     "message": "The GPU ran out of memory at step 13: 23.4 of 24 GiB were in use.",
@@ -63,9 +73,9 @@ def previews() -> list[Preview]:
     why = "The chat template did not end within 5 seconds. Use the chat template that the model was published with."
     later = now() + timedelta(days=1)  # it is not tried again meanwhile
     return [
-        Preview(dataset_id=CHATS, model_id=STARTER, level="", status="ready", rows=rows, survey=survey),
-        Preview(dataset_id=CHATS, model_id="qwen", level="", status="failed", error=why, asked_at=later),
-        Preview(dataset_id=HOSTILE_ROWS, model_id=STARTER, level="", status="waiting"),
+        Preview(dataset_id=CHATS, model_id=STARTER, way="{}", row=1, status="ready", rows=rows, survey=survey),
+        Preview(dataset_id=CHATS, model_id="qwen", way="{}", row=1, status="failed", error=why, asked_at=later),
+        Preview(dataset_id=HOSTILE_ROWS, model_id=STARTER, way="{}", row=1, status="waiting"),
     ]
 
 
@@ -164,7 +174,7 @@ def _run(run_id: str, name: str, status: str, total: int, done: int, **more: Any
         RunEvent(run_id=run_id, offset=200 * (i + 1), time=0.0, **event)
         for i, event in enumerate(_events(random.Random(run_id), total, done, status))
     ]
-    losses = [event.data["loss"] for event in said if event.kind == "step"]
+    losses = [event.data["loss"] for event in said if event.kind == "step" and event.data["loss"]]
     evals = [event.data["loss"] for event in said if event.kind == "eval"]
     begun = now() - timedelta(minutes=6)
     run = Run(
@@ -199,6 +209,8 @@ def _events(noise: random.Random, total: int, done: int, status: str) -> list[di
     def say(kind: str, step: int | None, **data: Any) -> None:
         events.append({"kind": kind, "step": step, "data": {"kind": kind, "time": 0.0, "step": step, **data}})
 
+    if done:
+        say("started", None, **STARTED, total_steps=total, planned_memory=int(2.4 * GIB))
     for step in range(1, done + 1):
         falling = math.exp(-pace_of_fall * step / total)
         measured = {
@@ -206,6 +218,7 @@ def _events(noise: random.Random, total: int, done: int, status: str) -> list[di
             "grad_norm": 0.6 + falling,
             "learning_rate": 2e-4 * (1 - step / total),
         }
+        lost = status == "running" and step in (30, 31, 33)
         say(
             "step",
             step,
@@ -213,8 +226,16 @@ def _events(noise: random.Random, total: int, done: int, status: str) -> list[di
             seconds=1.8,
             tokens_per_second=285 + noise.gauss(0, 9),
             memory=[used],
-            **measured,
+            metrics={"rewards/margins": 1 - falling + noise.gauss(0, 0.02)} if status == "succeeded" else {},
+            **(measured | ({"loss": None} if lost else {})),
         )
+        if lost:
+            say(
+                "warning",
+                None,
+                code="not_finite",
+                message=f"Step {step}: the loss is not a number; nothing was changed.",
+            )
         if step % max(total // 10, 1) == 0:
             say("eval", step, loss=0.45 + 2.3 * falling, tokens=900, best=True)
     if status == "succeeded":

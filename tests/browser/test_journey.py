@@ -94,7 +94,7 @@ def test_from_a_dropped_file_to_a_downloaded_adapter(
         page.locator(f"input[data-run='{run_id}']").check()
     page.locator("[data-compare] a").click()
     page.wait_for_url("**/compare?runs=*")
-    expect(page.locator("figure.chart path.chart-line")).to_have_count(2)
+    expect(page.locator("figure.chart").first.locator("path.chart-line")).to_have_count(2)
     expect(page.get_by_role("rowheader", name="Rank")).to_be_visible()
     page.screenshot(path=screenshots / "journey-compare.png", full_page=True)
     assert watched.foreign == []

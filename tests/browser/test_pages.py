@@ -52,7 +52,10 @@ def look(watched: Watched, path: str, words: str, picture: Path) -> None:
     """Open a page, wait for its words, keep a picture, and check what every page promises."""
     page = watched.open(path)
     page.get_by_text(words, exact=False).first.wait_for()
-    page.wait_for_timeout(400)
+    page.wait_for_timeout(300)
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")  # charts are drawn when they come near
+    page.wait_for_timeout(100)
+    page.evaluate("scrollTo(0, 0)")
     page.screenshot(path=picture, full_page=True)
     assert page.evaluate(OVERFLOW) <= 0
     assert watched.foreign == []
@@ -113,8 +116,9 @@ def test_a_file_that_is_not_taken_says_why(seeded: str, watch: Watch) -> None:
     page.get_by_text(text("train.drop_failed")).wait_for()
 
 
-def test_a_chart_keeps_a_hidden_series_and_answers_the_keyboard(seeded: str, watch: Watch) -> None:
+def test_a_chart_keeps_a_hidden_series_answers_the_keyboard_and_zooms_to_every_point(seeded: str, watch: Watch) -> None:
     page = watch(seeded).open(f"/run?id={seed.RUNNING}")
+    page.get_by_text("3 times so far").wait_for()
     chart = page.locator("figure.chart").first
     chart.get_by_role("button", name="eval").click()
     page.wait_for_timeout(2500)  # longer than the page's timer
@@ -123,6 +127,10 @@ def test_a_chart_keeps_a_hidden_series_and_answers_the_keyboard(seeded: str, wat
     chart.locator("svg").focus()
     page.keyboard.press("ArrowRight")
     assert "train" in chart.locator(".chart-tip").inner_text()
+    page.keyboard.press("+")
+    chart.get_by_text(text("chart.exact")).wait_for()
+    page.keyboard.press("Escape")
+    chart.get_by_text(text("chart.exact")).wait_for(state="detached")
 
 
 def test_runs_are_selected_and_compared(seeded: str, watch: Watch) -> None:

@@ -7,6 +7,7 @@ from sqlalchemy import func, select
 
 from studio import datasets, models, previews
 from studio.db.tables import Dataset, Model, Preview, now
+from studio.previews import Key, Way
 from tests.services import wait_until
 from worker import preview
 from worker.keeper import preparations
@@ -18,15 +19,20 @@ TOKENS = [("prompt", "user", False, "hi"), ("cue", "template", False, "\n"), ("a
 def asked(both, ready):
     """A waiting preview's key."""
     spec = ready(both)
-    key = (spec.data.dataset, spec.model, "")
+    key = Key(spec.data.dataset, spec.model)
     with both.session() as session:
-        assert previews.ask(session, *key)[1]
+        assert previews.ask(session, key)[1]
     return key
+
+
+def way(key, **settings):
+    """The same rows, rendered another way."""
+    return key._replace(way=Way(**settings).key)
 
 
 def stored(studio, key):
     with studio.session() as session:
-        return session.get(Preview, key)
+        return previews.get(session, key)
 
 
 def tokens(count):
@@ -39,50 +45,50 @@ def tokens(count):
 
 def test_a_preview_is_asked_for_once_whoever_asks(both, asked):
     with both.session() as one:
-        assert [previews.ask(one, *asked)[1] for _ in range(2)] == [False, False]
+        assert [previews.ask(one, asked)[1] for _ in range(2)] == [False, False]
     with both.session() as session:
-        assert previews.ask(session, *asked[:2], "low")[1]
+        assert previews.ask(session, way(asked, level="low"))[1]
         assert session.scalar(select(func.count()).select_from(Preview)) == 2
 
 
 def test_a_failed_preview_is_tried_again_after_a_while(both, asked):
     for age, again in ((1, False), (60, True)):
         with both.session() as session:
-            row = session.get_one(Preview, asked)
+            row = session.get_one(Preview, tuple(asked))
             row.status, row.error, row.asked_at = "failed", "why", now() - timedelta(seconds=age)
         with both.session() as session:
-            assert previews.ask(session, *asked)[1] == again
+            assert previews.ask(session, asked)[1] == again
     assert (stored(both, asked).status, stored(both, asked).error) == ("waiting", "")
 
 
 def test_a_worker_makes_the_preview_with_the_engine(bench, asked):
-    preview.once(bench, *asked)
+    preview.once(bench, asked)
     made = stored(bench.studio, asked)
     assert (made.status, made.error) == ("ready", "")
     assert [one["kind"] for one in made.rows[0]["samples"][0]["spans"]] == ["prompt", "answer"]
-    assert previews.kept(made.survey, 512) == previews.Kept(20, 40, 100, 0, 0, 5)
+    assert previews.kept(made.survey, 512) == previews.Kept(20, 40, 100, 0, 0, 0, 5)
     bench.inspector.ask = None  # it is not asked again
-    preview.once(bench, *asked)
+    preview.once(bench, asked)
 
 
 def test_what_the_engine_refuses_is_the_previews_error(bench, asked):
     with bench.studio.session() as session:
-        assert previews.ask(session, *asked[:2], "never")[1]
-    preview.once(bench, *asked[:2], "never")
-    failed = stored(bench.studio, (*asked[:2], "never"))
+        assert previews.ask(session, way(asked, level="never"))[1]
+    preview.once(bench, way(asked, level="never"))
+    failed = stored(bench.studio, way(asked, level="never"))
     assert (failed.status, failed.error) == ("failed", "This model has no level “never”. Its levels are: low.")
 
 
 def test_a_preview_of_what_cannot_be_used_any_more_fails_at_once(bench, asked):
     with bench.studio.session() as session:
         session.get_one(Dataset, asked[0]).status = "unusable"
-    preview.once(bench, *asked)
+    preview.once(bench, asked)
     assert stored(bench.studio, asked).status == "failed"
 
 
 def test_a_lost_message_is_sent_again(both, asked, start_worker):
     with both.session() as session:
-        assert preparations(session) == {preview.busy_name(*asked): ("preview", asked)}
+        assert preparations(session) == {asked.name: ("preview", (*asked[:3], "1"))}
     start_worker(both.settings, "prepare")
     wait_until(lambda: stored(both, asked).status == "ready", "the preview", 30)
 
@@ -92,7 +98,7 @@ def test_previews_go_with_their_dataset_or_model(both, asked, model_folder):
         models.add_folder(session, session.get_one(Model, asked[1]).path)
     assert stored(both, asked) is None
     with both.session() as session:
-        previews.ask(session, *asked)
+        previews.ask(session, asked)
     with both.session() as session:
         datasets.delete(session, both.storage, asked[0])
     assert stored(both, asked) is None

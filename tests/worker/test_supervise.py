@@ -10,8 +10,8 @@ from threading import Thread
 import psutil
 import pytest
 
-from studio import runs
-from studio.db.tables import DeviceLease, Run, RunEvent
+from studio import packs, runs
+from studio.db.tables import DeviceLease, Pack, Run, RunEvent
 from studio.errors import Conflict
 from tests.services import wait_until
 from worker.claims import claim_next
@@ -53,6 +53,9 @@ def test_a_run_goes_from_queued_to_succeeded(bench, new_run, read):
         assert [event.kind for event in told] == ["phase", "started", *["step"] * 5, "eval", "finished"]
         assert told[-1].offset == run.events_offset == file_of(bench, run_id, "events.jsonl").stat().st_size
         assert session.query(DeviceLease).count() == 0
+        packed = session.query(Pack).filter_by(run_id=run_id).order_by(Pack.offset).all()
+        assert [pack.kind for pack in packed] == ["step", "eval"]
+        assert packs.read(session, run_id, "step")["step"].tolist() == [1, 2, 3, 4, 5]
 
 
 def test_runs_are_carried_out_in_the_order_they_were_queued(bench, new_run, read):

@@ -2,7 +2,7 @@
 // reading line stay. A chart that is zoomed asks the server for all points of that part.
 (() => {
   const NS = "http://www.w3.org/2000/svg";
-  const HEIGHT = 210, HIGH = 380, SOON = "400px", ASKED = 4000, SETTLED = 150, TOP = 10, BOTTOM = 26, LEFT = 52, RIGHT = 10;
+  const HEIGHT = 210, HIGH = 380, SOON = "800px", ASKED = 4000, SETTLED = 150, TOP = 10, BOTTOM = 26, LEFT = 52, RIGHT = 10;
 
   const svg = (name, attributes, parent) => {
     const node = document.createElementNS(NS, name);
@@ -40,10 +40,27 @@
     return Math.abs(xs[low] - x) <= Math.abs(xs[high] - x) ? low : high;
   };
 
+  const legend = (place, lines, hidden, change) => {
+    place.replaceChildren();
+    for (const { key, name, colour, dash } of lines) {
+      const button = html("button", "chart-key", place);
+      button.type = "button";
+      html("span", dash ? "swatch dashed" : "swatch", button).style.setProperty("--own", colour);
+      html("span", "", button, name);
+      const show = () => button.setAttribute("aria-pressed", String(!hidden.has(key)));
+      button.onclick = () => {
+        if (!hidden.delete(key)) hidden.add(key);
+        show();
+        change();
+      };
+      show();
+    }
+  };
+
   class Chart {
-    constructor(root) {
+    constructor(root, hidden) {
       this.root = root;
-      this.hidden = new Set();
+      this.hidden = hidden ?? new Set(); // keys of lines
       this.zoom = null;
       this.fine = null; // lines of the zoomed part by key, once the server has answered
       this.cursor = null;
@@ -53,6 +70,7 @@
       this.legend = html("div", "chart-legend", head);
       this.depth = html("span", "chart-depth", head);
       this.reset = this.button(head, () => this.look(null));
+      this.reset.hidden = true;
       this.size = this.button(head, () => { root.classList.toggle("wide"); this.name_size(); this.draw(); });
       this.stage = html("div", "chart-stage", root);
       this.svg = svg("svg", { role: "img", tabindex: "0", height: HEIGHT }, this.stage);
@@ -111,6 +129,7 @@
       this.value = value;
       this.title.textContent = value.title;
       this.summary.textContent = value.summary;
+      this.summary.classList.toggle("sr", Boolean(value.shared));
       this.reset.textContent = value.words.reset;
       this.name_size();
       this.svg.setAttribute("aria-label", `${value.title}. ${value.summary}`);
@@ -151,23 +170,8 @@
     }
 
     name() {
-      this.legend.replaceChildren();
-      const named = this.value.series.filter((s) => !s.faint);
-      if (named.length < 2) return;
-      for (const series of named) {
-        const button = html("button", "chart-key", this.legend);
-        button.type = "button";
-        const line = html("span", series.dash ? "swatch dashed" : "swatch", button);
-        line.style.setProperty("--own", series.colour);
-        html("span", "", button, series.name);
-        const key = series.key, show = () => button.setAttribute("aria-pressed", String(!this.hidden.has(key)));
-        button.onclick = () => {
-          if (!this.hidden.delete(key)) this.hidden.add(key);
-          show();
-          this.draw();
-        };
-        show();
-      }
+      const named = this.value.shared ? [] : this.value.series;
+      legend(this.legend, named.length > 1 ? named : [], this.hidden, () => this.draw());
     }
 
     shown() {
@@ -263,13 +267,13 @@
         s.y.forEach((y, i) => {
           if (y === null) { pen = false; return; }
           path += `${pen ? "L" : "M"}${this.x(s.x[i]).toFixed(1)} ${this.y(y).toFixed(1)}`;
-          if (!pen && (s.y[i + 1] ?? null) === null) path += "h0"; // alone between two gaps: a round dot
           pen = true;
         });
         const line = svg("path", { d: path, class: s.faint ? "chart-line faint" : "chart-line", "stroke-dasharray": s.dash || "none" }, group);
         line.style.stroke = s.colour;
-        if (s.dots) s.y.forEach((y, i) => {
-          if (y !== null) svg("circle", { cx: this.x(s.x[i]), cy: this.y(y), r: 3, class: "chart-dot" }, group).style.fill = s.colour;
+        const alone = (i) => (s.y[i - 1] ?? null) === null && (s.y[i + 1] ?? null) === null;
+        s.y.forEach((y, i) => {
+          if (y !== null && (s.dots || alone(i))) svg("circle", { cx: this.x(s.x[i]), cy: this.y(y), r: 3, class: "chart-dot" }, group).style.fill = s.colour;
         });
       }
       this.band = svg("rect", { y: TOP, height: this.height - TOP - BOTTOM, width: 0, class: "chart-band" }, this.svg);
@@ -308,8 +312,11 @@
     }
   }
 
+  // Charts side by side. Where they share their lines, one legend above them hides a line in all.
   window.atelierBoard = (element, props, watch) => {
-    const board = element.querySelector(".charts"), charts = new Map();
+    const board = element.querySelector(".charts"), names = element.querySelector(".board-legend");
+    const charts = new Map(), hidden = new Set();
+    let named = "";
     const sight = new IntersectionObserver((seen) => {
       for (const one of seen) {
         const chart = [...charts.values()].find((each) => each.root === one.target);
@@ -320,11 +327,15 @@
       }
     }, { rootMargin: SOON });
     const show = () => {
-      const values = props.value?.charts ?? [];
+      const values = props.value?.charts ?? [], lines = props.value?.lines ?? [];
+      if (named !== JSON.stringify(lines)) {
+        named = JSON.stringify(lines);
+        legend(names, lines, hidden, () => charts.forEach((chart) => chart.draw()));
+      }
       for (const [key, chart] of charts) if (!values.some((value) => value.key === key)) { chart.root.remove(); charts.delete(key); }
       values.forEach((value, place) => {
         if (!charts.has(value.key)) {
-          const chart = new Chart(html("figure", "chart"));
+          const chart = new Chart(html("figure", "chart"), value.shared ? hidden : null);
           charts.set(value.key, chart);
           sight.observe(chart.root);
         }

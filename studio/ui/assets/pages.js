@@ -1,13 +1,19 @@
 // Small manners of the pages: paging through rows, choosing runs, copying, the page's title. No state lives here.
 (() => {
+  // Past an end of what is here, a button asks the page for the row beyond.
   const turn = (pager, move) => {
     const pages = [...pager.querySelectorAll(":scope > .leaf")];
     const now = pages.findIndex((page) => !page.hidden);
     const next = Math.min(pages.length - 1, Math.max(0, now + move));
+    if (next === now) return;
     pages.forEach((page, i) => { page.hidden = i !== next; });
     pager.querySelector(".pager-at").textContent = pages[next].dataset.label;
-    pager.querySelector("[data-turn='-1']").disabled = next === 0;
-    pager.querySelector("[data-turn='1']").disabled = next === pages.length - 1;
+    for (const [way, end] of [["-1", 0], ["1", pages.length - 1]]) {
+      const button = pager.querySelector(`[data-turn='${way}']`), beyond = button.dataset.beyond;
+      button.disabled = next === end && !beyond;
+      if (next === end && beyond) Object.assign(button.dataset, { action: "row", id: beyond });
+      else delete button.dataset.action;
+    }
   };
 
   const chosen = () => [...document.querySelectorAll("input[data-run]:checked")].map((box) => box.dataset.run);
@@ -76,6 +82,10 @@
       const button = event.target.closest("[data-action]");
       if (!button || (button.dataset.confirm && !window.confirm(button.dataset.confirm))) return;
       trigger("act", { action: button.dataset.action, id: button.dataset.id ?? "" });
+      if (button.dataset.action === "row" && !element.querySelector(".pager")) document.querySelector(".learn")?.scrollIntoView({ block: "nearest" });
+    });
+    element.addEventListener("change", (event) => {
+      if (event.target.matches("[data-go]") && event.target.value) trigger("act", { action: event.target.dataset.go, id: event.target.value });
     });
   };
   window.atelierBar = (element, props, watch) => {

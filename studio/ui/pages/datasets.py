@@ -1,5 +1,6 @@
 """Datasets: drop a file, fetch one from the Hub, look into one (?id=)."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from studio.errors import NotFound, StudioError
 from studio.ui import chrome
 from studio.ui.chrome import QUIET, handler
 from studio.ui.html import el
+from studio.ui.pages.dataset import OneDataset
 from studio.ui.pages.train_cards import FILES
 from studio.ui.status import BUSY
 from studio.ui.texts import label, text
@@ -61,36 +63,40 @@ class Datasets:
                     fetch = gr.Button(label("datasets.fetch"), size="md")
             self.said = chrome.sheet(visible=False)
         self.pane = chrome.pane(el("p", text("loading"), cls="empty plain"))
+        self.one = OneDataset(studio)
         self.timer = gr.Timer(POLL_SECONDS, active=False)
-        self.go = gr.Textbox(visible=False)
         outputs = [self.adding, self.pane, self.timer]
-        demo.load(handler(self.load), self.pane, outputs, **QUIET)
+        demo.load(handler(self.open), {self.pane}, [*outputs, *self.one.components()], **QUIET)
         self.timer.tick(handler(self.load), self.pane, outputs, **QUIET)
         self.file.upload(handler(self.drop), [self.file, self.pane], [self.file, self.said, *outputs], **QUIET)
         fetch.click(handler(self.fetch), [hub_id, subset, split, self.pane], [hub_id, self.said, *outputs], **QUIET)
-        self.pane.act(handler(self.act), self.pane, [self.go, *outputs], **QUIET)
-        self.go.change(None, self.go, None, js="(url) => { if (url) window.location.href = url; }", **QUIET)
+        self.pane.act(handler(self.act), self.pane, outputs, **QUIET)
 
-    def load(self, shown: str, request: gr.Request) -> Any:
-        """What the address names: the list, or one dataset."""
+    def open(self, given: Mapping[Any, Any], request: gr.Request) -> dict[Any, Any]:
+        """What the address names: the list, or one dataset with ?model= and ?row=."""
+        query = dict(request.query_params)
+        wanted, outputs = query.get("id", ""), (self.adding, self.pane, self.timer)
         with self.studio.session() as session:
-            return self._show(session, shown, request)
-
-    def _show(self, session: Session, shown: str, request: gr.Request) -> tuple[Any, ...]:
-        wanted = request.query_params.get("id", "")
-        if wanted:
+            if not wanted:
+                return dict(zip(outputs, self._show(session, given[self.pane]), strict=True))
             try:
-                found = [datasets.get(session, wanted)]
-                made = str(views.detail(found[0]))
+                dataset = datasets.get(session, wanted)
             except NotFound as error:
-                found, made = [], unknown(error)
-        else:
-            found = datasets.list_datasets(session)
-            made = str(views.cards(found))
-        busy = any(one.status in BUSY for one in found)
-        return gr.update(visible=not wanted), gr.skip() if made == shown else made, gr.Timer(active=busy)
+                return {self.pane: unknown(error)}
+            return {self.pane: "", **self.one.open(session, dataset, query.get("model", ""), query.get("row", ""))}
 
-    def drop(self, path: str, shown: str, request: gr.Request) -> Any:
+    def load(self, shown: str) -> Any:
+        """The list as it is now."""
+        with self.studio.session() as session:
+            return self._show(session, shown)
+
+    def _show(self, session: Session, shown: str) -> tuple[Any, ...]:
+        found = datasets.list_datasets(session)
+        made = str(views.cards(found))
+        busy = any(one.status in BUSY for one in found)
+        return gr.update(visible=True), gr.skip() if made == shown else made, gr.Timer(active=busy)
+
+    def drop(self, path: str, shown: str) -> Any:
         """Store the file; a worker checks it."""
         file = Path(path)
         try:
@@ -98,39 +104,38 @@ class Datasets:
                 stored = datasets.add(session, self.studio.storage, self.studio.settings, path=file, filename=file.name)
                 dataset_id, name = stored.id, stored.name
         except StudioError as error:
-            return self._refused(error, shown, request)
+            return self._refused(error, shown)
         finally:
             file.unlink(missing_ok=True)
         queue.send_prepare(self.studio.celery, "check_dataset", dataset_id)
         said = gr.update(value=chrome.note("good", text("datasets.stored", name=name)), visible=True)
         with self.studio.session() as session:
-            return gr.update(value=None), said, *self._show(session, shown, request)
+            return gr.update(value=None), said, *self._show(session, shown)
 
-    def fetch(self, hub_id: str, subset: str, split: str, shown: str, request: gr.Request) -> Any:
+    def fetch(self, hub_id: str, subset: str, split: str, shown: str) -> Any:
         """Ask a worker to download a dataset of the Hub."""
         try:
             with self.studio.session() as session:
                 dataset = datasets.add_from_hub(session, hub_id, subset, split or "train")
                 dataset_id, name = dataset.id, dataset.name
         except StudioError as error:
-            return gr.skip(), *self._refused(error, shown, request)[1:]
+            return gr.skip(), *self._refused(error, shown)[1:]
         queue.send_prepare(self.studio.celery, "fetch_dataset", dataset_id)
         said = gr.update(value=chrome.note("busy", text("datasets.fetching", name=name)), visible=True)
         with self.studio.session() as session:
-            return gr.update(value=""), said, *self._show(session, shown, request)
+            return gr.update(value=""), said, *self._show(session, shown)
 
-    def _refused(self, error: StudioError, shown: str, request: gr.Request) -> tuple[Any, ...]:
+    def _refused(self, error: StudioError, shown: str) -> tuple[Any, ...]:
         said = gr.update(value=chrome.note("bad", text("train.drop_failed"), error.message, error.advice), visible=True)
         with self.studio.session() as session:
-            return gr.update(value=None), said, *self._show(session, shown, request)
+            return gr.update(value=None), said, *self._show(session, shown)
 
-    def act(self, shown: str, request: gr.Request, event: gr.EventData) -> Any:
+    def act(self, shown: str, event: gr.EventData) -> Any:
         """Delete a dataset."""
         with self.studio.session() as session:
             datasets.delete(session, self.studio.storage, event._data["id"])
         with self.studio.session() as session:
-            gone = "/datasets" if request.query_params.get("id") else ""
-            return gone, *self._show(session, shown, request)
+            return self._show(session, shown)
 
 
 def unknown(error: NotFound) -> str:

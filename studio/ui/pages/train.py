@@ -10,8 +10,8 @@ from studio.context import Studio
 from studio.errors import StudioError
 from studio.ui import chrome, form
 from studio.ui.chrome import QUIET, handler
-from studio.ui.pages import train_learning as learning
-from studio.ui.pages.train_state import Given, State, Updates, found
+from studio.ui.pages import learning
+from studio.ui.pages.train_state import BRIDGE, LEVEL, Given, State, Updates, found
 from studio.ui.texts import text
 from studio.ui.views import models as model_views
 
@@ -22,13 +22,16 @@ class Train(State):
     def __init__(self, demo: gr.Blocks, studio: Studio) -> None:
         super().__init__(demo, studio)
         fields, faults = set(self.form.fields.values()), list(self.form.errors.values())
-        given: Any = {self.dataset, self.model, self.suggested, self.shown} | fields
+        panel = self.learning
+        given: Any = {self.dataset, self.model, self.suggested, self.shown, panel.row} | fields
         outputs: Any = self.components()
         demo.load(handler(self.load), given, outputs, **QUIET)
         self.file.upload(handler(self.drop), given | {self.file}, outputs, **QUIET)
         self.dataset.input(handler(self.chose), given, outputs, **QUIET)
         self.model.input(handler(self.chose), given, outputs, **QUIET)
-        self.level.input(handler(self.leveled), given | {self.level}, outputs, **QUIET)
+        panel.level.input(handler(self.leveled), given | {panel.level}, outputs, **QUIET)
+        for pane in (panel.rows, panel.numbers):
+            pane.act(handler(self.acted), given, outputs, **QUIET)
         self.timer.tick(handler(self.tick), given, outputs, **QUIET)
         self.method.input(handler(self.chose), given, outputs, **QUIET)
         for component in fields - {self.method}:
@@ -68,36 +71,55 @@ class Train(State):
             return self.show(session, given, stored, given[self.model]) | {self.file: gr.update(value=None)}
 
     def chose(self, given: Given) -> Updates:
-        """Another dataset, model or method."""
+        """Another dataset, model or method: its first row."""
         with self.studio.session() as session:
-            return self.show(session, given, given[self.dataset], given[self.model])
+            anew = {**given, self.learning.row: "1"}
+            return self.show(session, anew, given[self.dataset], given[self.model])
 
     def tick(self, given: Given) -> Updates:
         """While something is being prepared: show how far it is, if that changed."""
-        chosen, values = (given[self.dataset], given[self.model]), self.form.values(given)
+        values = self.form.values(given)
         with self.studio.session() as session:
-            mark = self.mark(session, values, *chosen)
-            preview = learning.found(session, found(session, *chosen), values)
+            chosen = found(session, given[self.dataset], given[self.model])
+            looked = learning.look(session, self.subject(chosen, values, given))
+            mark = self.mark(session, chosen, looked)
             if mark == given[self.shown]:
-                return {self.timer: gr.Timer(value=learning.pace(preview)) if learning.waits(preview) else gr.skip()}
-            if learning.waits(preview) and mark.split("|")[0] == given[self.shown].split("|")[0]:
-                return self.learned(session, values, *chosen)
-            return self.show(session, given, *chosen)
+                return {self.timer: gr.Timer(value=looked.pace) if looked.waits else gr.skip()}
+            if mark.split("|")[0] == given[self.shown].split("|")[0]:
+                return self.learned(session, given, values, chosen)
+            return self.show(session, given, given[self.dataset], given[self.model])
 
     def edited(self, given: Given) -> Updates:
-        """A setting was changed: judge it, and say what the run will be; another level has another preview."""
-        chosen, values = (given[self.dataset], given[self.model]), self.form.values(given)
+        """A setting was changed: judge it, and say what the run will be; rows may be rendered another way now."""
+        values = self.form.values(given)
         with self.studio.session() as session:
-            if self.mark(session, values, *chosen) == given[self.shown]:
-                return self.judge(session, values, *chosen)
-            return self.show(session, given, *chosen)
+            chosen = found(session, given[self.dataset], given[self.model])
+            looked = learning.look(session, self.subject(chosen, values, given))
+            if self.mark(session, chosen, looked) == given[self.shown]:
+                return self.judge(session, given, values, chosen)
+            return self.show(session, given, given[self.dataset], given[self.model])
 
     def leveled(self, given: Given) -> Updates:
         """Another reasoning level: the setting follows, and so does what is shown."""
-        field, level = self.form.fields[learning.LEVEL], given[self.level] or ""
+        return self._set(given, LEVEL, given[self.learning.level] or "")
+
+    def acted(self, given: Given, event: gr.EventData) -> Updates:
+        """A row to turn to, a level, or what was said to a bridge."""
+        action, value = str(event._data["action"]), str(event._data["id"])
+        values = self.form.values(given)
         with self.studio.session() as session:
-            updates = self.show(session, {**given, field: level}, given[self.dataset], given[self.model])
-            return updates | {field: gr.update(value=level)}
+            chosen = found(session, given[self.dataset], given[self.model])
+            subject = learning.acted(session, self.subject(chosen, values, given), action, value)
+            if action == "row":
+                return self.learned(session, {**given, self.learning.row: str(subject.row)}, values, chosen)
+        return self._set(given, *((LEVEL, value) if action == "level" else (BRIDGE, subject.way.bridge)))
+
+    def _set(self, given: Given, name: str, value: Any) -> Updates:
+        """Change one setting as if it were typed."""
+        field = self.form.fields[name]
+        with self.studio.session() as session:
+            updates = self.show(session, {**given, field: value}, given[self.dataset], given[self.model])
+            return updates | {field: gr.update(value=value)}
 
     def back(self, given: Given) -> Updates:
         """To what is suggested for this data and model."""

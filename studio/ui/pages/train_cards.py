@@ -5,11 +5,11 @@ from gradio.blocks import Block
 from gradio.components import Component
 
 from studio.ui import chrome, form
+from studio.ui.pages.learning import POLL_SECONDS, Learning
 from studio.ui.texts import label, text
 from studio.ui.views import train as views
 
 FILES = [".jsonl", ".json", ".csv", ".parquet"]
-POLL_SECONDS = 1.0
 FRONT = ("method.grpo.rewards",)  # settings that everybody should look at
 
 
@@ -83,21 +83,13 @@ class Cards:
             self.reset = gr.Button(label("train.reset"), size="sm")
 
     def _learn(self) -> None:
+        self.learning = Learning()
         with gr.Column(elem_classes=["card", "learn"]):
-            self.learn = chrome.sheet(views.learn(None))
-            self.level = gr.Dropdown(
-                choices=[(text("learn.level_data"), "")],
-                value="",
-                label=label("learn.level"),
-                info=label("learn.level_help"),
-                visible=False,
-                elem_id="level",
-            )
-            chrome.open_choice(self.level)
-            self.survey = chrome.sheet()
+            self.learning.draw_rows()
+            self.learning.draw_numbers()
 
     def components(self) -> list[Block]:
         """Everything that an event may change."""
-        own = [one for one in vars(self).values() if isinstance(one, Component)]
+        own = [one for held in (self, self.learning) for one in vars(held).values() if isinstance(one, Component)]
         places = [place for _, place in self.form.places]
         return [*own, *self.form.fields.values(), *self.form.errors.values(), *places]

@@ -1,6 +1,7 @@
 """The Train page at one moment: everything that follows from the chosen dataset, model and settings."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
@@ -12,10 +13,11 @@ from studio.context import Studio
 from studio.db.tables import Dataset, Model
 from studio.defaults import suggest
 from studio.errors import Invalid
+from studio.previews import Way
 from studio.runs import check_fit
 from studio.ui import chrome, form
 from studio.ui.html import link
-from studio.ui.pages import train_learning as learning
+from studio.ui.pages import learning
 from studio.ui.pages.train_cards import Cards
 from studio.ui.status import BUSY
 from studio.ui.texts import text
@@ -23,6 +25,7 @@ from studio.ui.views import datasets as dataset_views
 from studio.ui.views import models as model_views
 from studio.ui.views import train as views
 
+LEVEL, BRIDGE = "data.reasoning_level", "data.bridge"  # settings that the panel changes too
 Given = Mapping[Any, Any]
 Updates = dict[Any, Any]
 
@@ -53,7 +56,8 @@ class State(Cards):
         changed = {name: value for name, value in mine.items() if before and value != before.get(name)}
         values = form.values_of(fresh) if fresh else new | changed | {form.METHOD: new[form.METHOD]}
         shown_method = before.get(form.METHOD) if before else None
-        preview = learning.preview_of(session, self.studio, chosen, values)
+        subject = self.subject(chosen, values, given)
+        looked = learning.look(session, subject, self.studio)
         done = (
             chosen.dataset is not None and chosen.dataset.status == "ready",
             chosen.model is not None and chosen.model.status == "ready",
@@ -69,49 +73,42 @@ class State(Cards):
             self.model: gr.update(choices=model_views.choices(listed), value=chosen.model and chosen.model.id),
             self.found: dataset_views.line(chosen.dataset),
             self.prepared: views.model_line(chosen.model) if listed else views.no_model(every),
-            self.learn: views.learn(chosen.dataset, chosen.model, preview),
-            self.level: learning.level_choice(session, chosen, values),
+            **self.learning.show(subject, looked),
             self.suggested: new,
-            self.shown: self.mark(session, values, dataset_id, model_id),
+            self.shown: self.mark(session, chosen, looked),
             self.timer: gr.Timer(
-                value=learning.pace(preview),
-                active=chosen.pending or learning.waits(preview) or any(model.status in BUSY for model in listed),
+                value=looked.pace,
+                active=chosen.pending or looked.waits or any(model.status in BUSY for model in listed),
             ),
             **({} if values == mine else self.form.show(values)),
             **({} if values[form.METHOD] == shown_method else self.form.suit(values[form.METHOD])),
             self.earlier: self.starts(session, chosen, values),
             self.method: gr.update(choices=form.method_choices(chosen.kind), value=values[form.METHOD]),
-            **self.judge(session, values, dataset_id, model_id),
+            **self.judge(session, given, values, chosen),
         }
 
-    def learned(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> Updates:
+    def learned(self, session: Session, given: Given, values: form.Values, chosen: views.Chosen) -> Updates:
         """Only what a preview changes, so that it is there at once."""
-        chosen = found(session, dataset_id, model_id)
-        preview = learning.found(session, chosen, values)
-        spec, faults = form.read(values, model=model_id or "", dataset=dataset_id or "")
-        label, able = views.start(
-            views.Chosen(chosen.dataset, chosen.model, spec, faulty=bool(faults), preview=preview)
-        )
+        subject = self.subject(chosen, values, given)
+        looked = learning.look(session, subject, self.studio)
+        spec, faults = form.read(values, **named(chosen))
+        label, able = views.start(replace(chosen, spec=spec, faulty=bool(faults), preview=looked.first))
         return {
-            self.learn: views.learn(chosen.dataset, chosen.model, preview),
-            self.level: learning.level_choice(session, chosen, values),
+            **self.learning.show(subject, looked),
             self.start: gr.update(value=label, interactive=able),
-            self.shown: self.mark(session, values, dataset_id, model_id),
-            **({} if spec is None else {self.survey: views.survey(chosen.dataset, preview, spec)}),
+            self.shown: self.mark(session, chosen, looked),
+            self.timer: gr.Timer(value=looked.pace, active=chosen.pending or looked.waits),
         }
 
-    def judge(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> Updates:
+    def judge(self, session: Session, given: Given, values: form.Values, chosen: views.Chosen) -> Updates:
         """The faults beside their fields, the settings in words, and the button."""
-        chosen = found(session, dataset_id, model_id)
-        spec, faults = form.read(values, model=model_id or "", dataset=dataset_id or "")
+        spec, faults = form.read(values, **named(chosen))
         unfit = refusal(chosen.dataset, spec)
         faults |= {unfit.param: unfit.message} if unfit and unfit.param in self.form.errors else {}
-        preview = learning.found(session, chosen, values)
-        asked = views.Chosen(
-            chosen.dataset, chosen.model, spec, faulty=bool(faults), unfit=unfit is not None, preview=preview
-        )
+        subject = self.subject(chosen, values, given)
+        looked = learning.look(session, subject)
+        asked = replace(chosen, spec=spec, faulty=bool(faults), unfit=unfit is not None, preview=looked.first)
         label, able = views.start(asked)
-        survey = {} if spec is None else {self.survey: views.survey(chosen.dataset, preview, spec)}
         said = chrome.note("bad", unfit.message, unfit.advice) if unfit else ""
         words = {} if spec is None else {self.words: views.method(spec, chrome.devices(session, self.studio))}
         head = views.step_head(3, text("train.method"), done=able)
@@ -120,9 +117,29 @@ class State(Cards):
             self.head_method: head,
             self.problem: gr.update(value=said, visible=bool(said)),
             **words,
-            **survey,
+            **({} if spec is None else self.learning.count(subject, looked)),
             **self.form.blame(faults),
         }
+
+    def subject(self, chosen: views.Chosen, values: form.Values, given: Given) -> learning.Subject:
+        """What is looked at: the rows as these settings render them, whatever else is still wrong with the settings."""
+        method = f"{form.METHOD.partition('.')[0]}.{values.get(form.METHOD)}"
+        told = {
+            "level": values.get(LEVEL) or "",
+            "bridge": values.get(BRIDGE),
+            "train_on": values.get(f"{method}.train_on"),
+            "train_reasoning": values.get(f"{method}.train_reasoning"),
+        }
+        most = values.get("data.max_length")
+        row = str(given.get(self.learning.row) or "1")
+        return learning.Subject(
+            chosen.dataset,
+            chosen.model,
+            Way.model_validate({name: value for name, value in told.items() if value is not None}),
+            int(row) if row.isdecimal() else 1,
+            int(most) if isinstance(most, int | float) and most >= 1 else None,
+            values.get("data.truncation_mode") == "drop",
+        )
 
     def starts(self, session: Session, chosen: views.Chosen, values: form.Values) -> Any:
         """The finished runs of the model that this one may go on from; hidden where there is none."""
@@ -138,12 +155,18 @@ class State(Cards):
             return suggest(chosen.dataset, chosen.model, chrome.devices(session, self.studio), method)
         return RunSpec.model_validate({"model": "", "data": {"dataset": ""}, "method": {"type": method or "sft"}})
 
-    def mark(self, session: Session, values: form.Values, dataset_id: str | None, model_id: str | None) -> str:
-        """Changes whenever what is being prepared gets further, or the level is another one."""
-        chosen = found(session, dataset_id, model_id)
-        dataset, preview = chosen.dataset, learning.found(session, chosen, values)
+    def mark(self, session: Session, chosen: views.Chosen, looked: learning.Looked) -> str:
+        """Changes whenever what is being prepared gets further, or the rows are rendered another way."""
         states = [f"{model.id} {model.status} {model.progress}" for model in models.list_models(session)]
-        return " ".join([dataset.status if dataset else "", *states, "|", learning.mark(preview)])
+        return " ".join([chosen.dataset.status if chosen.dataset else "", *states, "|", looked.mark])
+
+
+def named(chosen: views.Chosen) -> dict[str, str]:
+    """Ids of what is chosen, as a spec names them."""
+    return {
+        "model": chosen.model.id if chosen.model else "",
+        "dataset": chosen.dataset.id if chosen.dataset else "",
+    }
 
 
 def refusal(dataset: Dataset | None, spec: RunSpec | None) -> Invalid | None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +21,14 @@ AXIS_WORDS = {"step": "chart.step", "time": "chart.time", "tokens": "chart.token
 Found = Sequence[tuple[Run, Curves]]
 
 
-def board(found: Found, axis: Axis, smoothing: float) -> list[charts.Chart]:
-    """A chart for everything that any of the runs measured, with a line per run."""
+def board(found: Found, axis: Axis, smoothing: float) -> dict[str, Any]:
+    """A chart for everything that any of the runs measured, with a line per run, and one legend for all of them."""
     styles = lines([run.id for run, _ in found])
-    return [chart(found, styles, key, axis, smoothing) for key in measured(found)]
+    named = [
+        {"key": run.id, "name": unique(run, found), "colour": styles[run.id][0], "dash": styles[run.id][1]}
+        for run, _ in found
+    ]
+    return {"charts": [chart(found, styles, key, axis, smoothing) for key in measured(found)], "lines": named}
 
 
 def measured(found: Found) -> list[str]:
@@ -52,7 +57,7 @@ def chart(found: Found, styles: Mapping[str, tuple[str, str]], key: str, axis: A
         drawn.append(line | {"dash": dash, "dots": held, "key": run.id})
         said.append(summary(name, told, key))
     unit = {"memory": "GiB", "tokens_per_second": text("unit.tokens")}.get(key, "")
-    words = {"x": text(AXIS_WORDS[axis]), "whole": axis != "time", "unit": unit}
+    words = {"x": text(AXIS_WORDS[axis]), "whole": axis != "time", "unit": unit, "shared": True}
     return charts.build(key, title(key), drawn, " · ".join(filter(None, said)), **words)
 
 

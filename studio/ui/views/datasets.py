@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from studio.db.tables import Dataset
+from studio.db.tables import Dataset, Model
 from studio.ui import figures
 from studio.ui.chrome import empty, heading, meter, note
 from studio.ui.html import Child, Html, el, link, many, url
@@ -126,14 +126,10 @@ def remove(dataset: Dataset) -> Html:
     )
 
 
-def detail(dataset: Dataset) -> Html:
-    """One dataset, whole."""
-    report = dataset.report or {}
-    actions = (
-        el("a", text("datasets.train"), cls="action first", href=url("/", dataset=dataset.id))
-        if dataset.status == "ready"
-        else None
-    )
+def top(dataset: Dataset, model: Model | None = None) -> Html:
+    """Name, status, figures, and what is wrong with the whole of it."""
+    start = url("/", dataset=dataset.id, model=model.id if model else "")
+    actions = el("a", text("datasets.train"), cls="action first", href=start) if dataset.status == "ready" else None
     back = link(text("datasets.all"), "/datasets", cls="small")
     parts: list[Child] = [
         el("div", back, style="padding-top:18px"),
@@ -144,16 +140,27 @@ def detail(dataset: Dataset) -> Html:
         parts.append(el("div", line(dataset), cls="card"))
     if dataset.status == "unusable":
         parts.append(note("bad", text("train.unusable"), dataset.error))
-    if problems_of(dataset):
-        total = sum((report.get("problem_counts") or {}).values())
-        parts.append(section(text("datasets.problems"), rows.problems(problems_of(dataset), total)))
-    if report.get("messages_preview"):
-        parts.append(
-            el("div", rows.learned(report["messages_preview"], dataset.rows, text("datasets.preview")), cls="card")
-        )
-    if report.get("preview"):
-        parts.append(section(text("datasets.raw"), rows.raw(report["preview"], report.get("columns") or ())))
     return el("div", parts, cls="stack-16", data_title=text("title", page=dataset.name))
+
+
+def problems(dataset: Dataset) -> Html:
+    """The rows that are set aside, each opened by its number."""
+    found = problems_of(dataset)
+    if not found:
+        return many()
+    total = sum(((dataset.report or {}).get("problem_counts") or {}).values())
+    return section(text("datasets.problems"), rows.problems(found, total))
+
+
+def as_in_file(dataset: Dataset) -> Html:
+    """The first rows as the file has them."""
+    report = dataset.report or {}
+    if not report.get("preview"):
+        return many()
+    table = rows.raw(report["preview"], report.get("columns") or ())
+    return el(
+        "details", el("summary", text("datasets.raw")), table, cls="as-in-file", open=dataset.status == "unusable"
+    )
 
 
 def section(title: str, body: Child) -> Html:

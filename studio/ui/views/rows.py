@@ -10,26 +10,68 @@ from studio.ui.texts import text, words
 LONGEST = 4000  # characters of one turn that are shown
 
 
-def pager(title: str, leaves: Sequence[Child], total: int, at: Sequence[int] = ()) -> Html:
-    """One leaf at a time with next and previous; turning happens in the browser."""
-    labels = [text("learn.row", at=f"{number:,}", of=f"{total:,}") for number in (at or range(1, len(leaves) + 1))]
+def pager(title: str, leaves: Sequence[Child], total: int, at: Sequence[int] = (), *, open_at: int = 0) -> Html:
+    """One leaf at a time with next and previous, which turn in the browser.
+
+    With `open_at`, the row to open, rows beyond these are there too: turning past an end, or typing a number, hands
+    `row` to the page.
+    """
+    numbers = list(at or range(1, len(leaves) + 1))
+    labels = [text("learn.row", at=f"{number:,}", of=f"{total:,}") for number in numbers]
+    begin = max((place for place, number in enumerate(numbers) if number <= open_at), default=0)
+    first, last = (numbers[0], numbers[-1]) if numbers else (1, 1)
+    ends = (first - 1 if open_at and first > 1 else 0, last + 1 if open_at and last < total else 0)
     head = el(
         "div",
         el("h2", title),
-        el("span", labels[0] if labels else "", cls="pager-at", aria_live="polite"),
-        turn("\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", -1, "learn.previous", disabled=True),
-        turn("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", 1, "learn.next", disabled=len(leaves) < 2),
+        el("span", labels[begin] if labels else "", cls="pager-at", aria_live="polite"),
+        turn("\N{SINGLE LEFT-POINTING ANGLE QUOTATION MARK}", -1, "learn.previous", begin > 0, ends[0]),
+        turn("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", 1, "learn.next", begin < len(leaves) - 1, ends[1]),
+        go_to(total) if open_at else None,
         cls="pager-head",
     )
     shown = [
-        el("div", leaf, cls="leaf", hidden=number > 0, data_label=labels[number]) for number, leaf in enumerate(leaves)
+        el("div", leaf, cls="leaf", hidden=place != begin, data_label=labels[place])
+        for place, leaf in enumerate(leaves)
     ]
     return el("section", head, shown, cls="pager")
 
 
-def turn(sign: str, move: int, key: str, *, disabled: bool) -> Html:
-    """A button that turns to another leaf."""
-    return el("button", sign, type="button", data_turn=move, aria_label=text(key), title=text(key), disabled=disabled)
+def turn(sign: str, move: int, key: str, more: bool, beyond: int) -> Html:
+    """A button that turns to another leaf; where there is none, to the row `beyond`, if any."""
+    return el(
+        "button",
+        sign,
+        type="button",
+        data_turn=move,
+        data_beyond=beyond or None,
+        data_action="row" if beyond and not more else None,
+        data_id=beyond if beyond and not more else None,
+        aria_label=text(key),
+        title=text(key),
+        disabled=not (more or beyond),
+    )
+
+
+def go_to(total: int) -> Html:
+    """A field for the number of a row."""
+    name = text("learn.go_to")
+    return el(
+        "input",
+        type="number",
+        min=1,
+        max=total,
+        cls="go-to",
+        data_go="row",
+        placeholder="#",
+        aria_label=name,
+        title=name,
+    )
+
+
+def turn_to(row: int) -> Html:
+    """A row's number that opens it."""
+    return el("button", text("learn.at", row=f"{row:,}"), type="button", cls="link", data_action="row", data_id=row)
 
 
 def learned(preview: Sequence[Mapping[str, Any]], total: int, title: str = "") -> Html:
@@ -120,7 +162,12 @@ def problems(found: Sequence[Mapping[str, Any]], total: int) -> Html:
         ],
     )
     body = [
-        el("tr", el("td", f"{one['row']:,}", cls="num"), el("td", one["message"]), el("td", one.get("fix") or ""))
+        el(
+            "tr",
+            el("td", turn_to(one["row"]) if one["row"] else "", cls="num"),
+            el("td", one["message"]),
+            el("td", one.get("fix") or ""),
+        )
         for one in found
     ]
     more = (

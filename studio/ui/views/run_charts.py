@@ -59,11 +59,11 @@ def memory(source: Source, planned: int | None = None) -> Chart:
         for number, what in enumerate(LEVELS):
             if what == "reserved" and np.array_equal(told["reserved"], told["allocated"], equal_nan=True):
                 continue
-            name, look = text(f"chart.{what}"), {"colour": f"var(--line-{number + 1})"}
+            name, colour, dash = text(f"chart.{what}"), f"var(--line-{number + 1})", ""
             if len(devices) > 1:
                 name = text("chart.device", device=device, what=name)
-                look = {"colour": f"var(--run-{place % COLOURS})", "dash": DASHES[number]}
-            lines.append(source.line(f"memory/{device}/{what}", name, scale=1 / GIB, **look))
+                colour, dash = f"var(--run-{place % COLOURS})", DASHES[number]
+            lines.append(source.line(f"memory/{device}/{what}", name, colour, scale=1 / GIB, dash=dash))
         total = np.fmax.reduce(told["total"], initial=0.0)
         if np.fmax.reduce(told["peak"], initial=0.0) > NEAR * total:
             marks.append(mark("chart.total", total))

@@ -17,13 +17,13 @@ MOST_PROBLEMS = 5
 NEWLINE = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
 
 
-def learned(preview: Preview, total: int) -> Html:
-    """The first rows as tokens, page by page, with a legend of their kinds."""
+def learned(preview: Preview, total: int, at: int = 1) -> Html:
+    """Rows as tokens, page by page, with a legend of their kinds; `at` is the row that is open."""
     found = preview.rows or []
     leaves = [row(one) for one in found]
     there = {span["kind"] for span in _spans(found) if "kind" in span}
     return many(
-        rows.pager(text("learn.title"), leaves, total, [one["row"] for one in found]),
+        rows.pager(text("learn.title"), leaves, total, [one["row"] for one in found], open_at=at),
         legend([kind for kind in KINDS if kind in there]),
     )
 
@@ -34,6 +34,8 @@ def _spans(found: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
 
 def row(one: Mapping[str, Any]) -> Html:
     """One row: its samples, what is not learned of it, and what to know."""
+    if "raw" in one:
+        return aside(one)
     samples = one["samples"]
     parts: list[Child] = []
     if not samples:
@@ -47,6 +49,14 @@ def row(one: Mapping[str, Any]) -> Html:
     ]
     parts += [note("warn", el("span", each["message"])) for each in one.get("warnings") or ()]
     return el("div", parts, cls="stack-8")
+
+
+def aside(one: Mapping[str, Any]) -> Html:
+    """A row that is set aside: why, and how the file has it."""
+    why = [el("li", many(each["message"], " ", each.get("fix") or "")) for each in one.get("problems") or ()]
+    pairs = [many(el("dt", name), el("dd", rows.cell(value))) for name, value in one["raw"].items()]
+    said = note("bad", text("learn.aside"), el("ul", why) if why else None)
+    return el("div", said, el("dl", pairs, cls="pairs raw") if pairs else None, cls="stack-8")
 
 
 def tokens(span: Mapping[str, Any]) -> Html:
@@ -77,8 +87,15 @@ def legend(kinds: Sequence[str]) -> Html:
     return el("ul", items, cls="legend", aria_label=text("learn.legend")) if items else many()
 
 
-def survey(preview: Preview, dataset: Dataset, max_length: int | None, *, drop: bool = False) -> Html:
-    """The dataset in a line, its lengths, and what to know about it."""
+def survey(
+    preview: Preview,
+    dataset: Dataset,
+    max_length: int | None,
+    *,
+    drop: bool = False,
+    unsaid: Sequence[str] = (),
+) -> Html:
+    """The dataset in a line, its lengths, and what to know about it, but for remarks with a code that is `unsaid`."""
     found = preview.survey or {}
     if "cuts" not in found:
         return many()
@@ -103,6 +120,7 @@ def survey(preview: Preview, dataset: Dataset, max_length: int | None, *, drop: 
         el("p", partly, cls="quiet small") if kept.rows < dataset.usable else None,
         lengths(found["lengths"], max_length),
         notes(found, dataset, kept, max_length),
+        remarks([one for one in found.get("warnings") or () if one["code"] not in unsaid]),
         cls="survey stack-8",
     )
 
@@ -146,7 +164,7 @@ def _maximum(share: float, max_length: int) -> Html:
 
 
 def notes(found: Mapping[str, Any], dataset: Dataset, kept: previews.Kept, max_length: int) -> list[Child]:
-    """What a person should know before Start: what is not learned, and what rendering remarked."""
+    """What is not learned, and why."""
     made: list[Child] = []
     if kept.empty:
         key = "learn.empty_row" if kept.empty == 1 else "learn.empty_rows"
@@ -157,17 +175,15 @@ def notes(found: Mapping[str, Any], dataset: Dataset, kept: previews.Kept, max_l
         n = sum(refused.values())
         title = text("learn.refusals_one") if n == 1 else text("learn.refusals", n=figures.count(n))
         listed = [one for one in found["problems"] if one["code"] in refused][:MOST_PROBLEMS]
-        items = [
-            el("li", text("learn.at_row", row=figures.count(one["row"]), message=one["message"], fix=one["fix"]))
-            for one in listed
-        ]
+        items = [el("li", rows.turn_to(one["row"]), f": {one['message']} {one['fix']}") for one in listed]
         made.append(note("bad", title, el("ul", items)))
-    for one in found.get("warnings") or ():
-        key = "learn.in_row" if one["rows"] == 1 else "learn.in_rows"
-        made.append(note("warn", text(key, n=figures.count(one["rows"])), one["message"]))
     return made
 
 
-def failed(preview: Preview) -> Html:
-    """Why there are no tokens to see."""
-    return note("warn", text("learn.failed"), preview.error)
+def remarks(found: Sequence[Mapping[str, Any]]) -> list[Child]:
+    """What rendering remarked, with the number of rows that it is about."""
+    keys = ["learn.in_row" if one["rows"] == 1 else "learn.in_rows" for one in found]
+    return [
+        note("warn", text(key, n=figures.count(one["rows"])), one["message"])
+        for key, one in zip(keys, found, strict=True)
+    ]

@@ -15,7 +15,6 @@ from studio.ui.html import Child, Html, el, many
 from studio.ui.status import BUSY
 from studio.ui.texts import text
 from studio.ui.views import models as model_views
-from studio.ui.views import rows, tokens
 
 
 @dataclass(frozen=True)
@@ -55,43 +54,6 @@ def step_head(number: int, title: str, *, done: bool = False, aside: Child = Non
         el("span", aside, cls="aside") if aside else None,
         cls=f"step-head{' done' if done else ''}",
     )
-
-
-def learn(dataset: Dataset | None, model: Model | None = None, preview: Preview | None = None) -> Html:
-    """The right side: the first rows as tokens, or as a chat until they are known."""
-    if dataset is None:
-        body = el(
-            "div",
-            el("p", text("learn.empty")),
-            el("p", text("learn.empty_help"), cls="quiet small", style="margin-top:14px"),
-            el("pre", text("learn.example"), cls="log", style="margin-top:6px"),
-            el("p", text("learn.example_csv"), cls="quiet small", style="margin-top:8px"),
-        )
-        return el("div", el("h2", text("learn.title"), style="margin-bottom:6px"), body)
-    if preview is not None and preview.rows:
-        said = tokens.failed(preview) if preview.status == "failed" else None
-        return el("div", tokens.learned(preview, dataset.rows), said, cls="stack-8")
-    chats = (dataset.report or {}).get("messages_preview") or []
-    if chats:
-        return el("div", rows.learned(chats, dataset.rows), reading(model, preview), cls="stack-8")
-    waiting = text("learn.wait") if dataset.status in BUSY else text("train.unusable")
-    return el("div", el("h2", text("learn.title")), el("div", waiting, cls="empty plain"))
-
-
-def survey(dataset: Dataset | None, preview: Preview | None, spec: RunSpec) -> Html:
-    """The dataset in numbers, as these settings leave it; nothing until it is known."""
-    if dataset is None or preview is None:
-        return many()
-    return tokens.survey(preview, dataset, spec.data.max_length, drop=spec.data.truncation_mode == "drop")
-
-
-def reading(model: Model | None, preview: Preview | None) -> Child:
-    """That the tokens are on their way, or why they are not."""
-    if model is None or preview is None:
-        return None
-    if preview.status == "failed":
-        return tokens.failed(preview)
-    return el("div", meter(None), el("p", text("learn.reading", model=model.name), cls="quiet small"), role="status")
 
 
 def model_line(model: Model | None) -> Html:

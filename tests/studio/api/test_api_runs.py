@@ -73,6 +73,12 @@ def test_metrics_of_ten_thousand_steps_come_fast_and_in_parts(client, studio, ru
     assert points["loss"][4] is None
     rest = client.get(f"/v1/runs/{run_id}/metrics", params={"after": 999_000}).json()
     assert rest["step"] == list(range(9_991, 10_001))
+    part = client.get(f"/v1/runs/{run_id}/curve", params={"key": "loss", "start": 100, "end": 200}).json()
+    assert (part["points"], part["x"][0], len(part["y"])) == (103, 99, 103)
+    unknown = client.get(f"/v1/runs/{run_id}/curve", params={"key": "password"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "not_found")
+    nowhere = client.get(f"/v1/runs/{run_id}/curve", params={"key": "loss", "start": "nan"})
+    assert nowhere.status_code == 400
     assert client.get(f"/v1/runs/{run_id}/metrics", params={"after": -1}).json()["error"]["param"] == "after"
 
 

@@ -36,6 +36,11 @@ def test_a_long_curve_is_sent_short_and_keeps_its_ends_and_gaps() -> None:
     assert None in train["y"]
 
 
+def test_numbers_are_sent_short() -> None:
+    sent = charts.rounded(np.array([0.0, -0.123456789, 1234567.0, 4e-12, 2.5e12, math.nan, 31.0]))
+    assert sent == [0.0, -0.123457, 1234570.0, 4e-12, 2.5e12, None, 31.0]
+
+
 def test_a_chart_says_in_words_what_it_shows() -> None:
     drawn = of_run(told(30))
     assert drawn["loss"]["summary"].startswith("train: 2.854 → 0.669, lowest 0.669 at step 30 · eval: 1.000")
@@ -92,8 +97,8 @@ def compared(*names: str) -> list[tuple[Run, Curves]]:
 
 
 def test_M06_another_run_leaves_lines_and_their_keys_alone() -> None:
-    two, three = (compare.board(compared(*names), "step", 0.0)[0] for names in (("a", "b"), ("a", "b", "a")))
-    looks = [[(line["key"], line["colour"]) for line in chart["series"]] for chart in (two, three)]
+    two, three = (compare.board(compared(*names), "step", 0.0) for names in (("a", "b"), ("a", "b", "a")))
+    looks = [[(line["key"], line["colour"], line["dash"]) for line in board["lines"]] for board in (two, three)]
     assert looks[0] == looks[1][:2]
 
 
@@ -101,14 +106,14 @@ def test_M07_ten_runs_with_ten_curves_are_sent_in_bounded_numbers() -> None:
     many = {f"metrics/{letter}": np.arange(10_000.0) for letter in "abcdef"}
     steps = {"step": np.arange(1.0, 10_001.0), "loss": np.sin(np.arange(10_000.0) / 9), "grad_norm": np.ones(10_000)}
     long = Curves(steps | many, {"step": np.empty(0)})
-    board = compare.board([(run, long) for run, _ in compared(*"abcdefghij")], "step", 0.0)
+    board = compare.board([(run, long) for run, _ in compared(*"abcdefghij")], "step", 0.0)["charts"]
     assert len(board) == 8
     assert all(len(chart["series"]) == 10 for chart in board)
     assert max(len(line["x"]) for chart in board for line in chart["series"]) <= charts.share(10) == 300
 
 
 def test_smoothing_keeps_the_measured_line_behind() -> None:
-    loss = compare.board(compared("a"), "time", 0.5)[0]
+    loss = compare.board(compared("a"), "time", 0.5)["charts"][0]
     pale, line = loss["series"]
     assert (pale["faint"], pale["follows"], line["key"]) == (True, "run-0", "run-0")
     assert line["ask"].endswith("axis=time&smoothing=0.5")

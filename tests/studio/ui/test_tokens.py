@@ -39,7 +39,7 @@ def span(kind: str, text: str, *, trained: bool) -> dict[str, Any]:
 
 def preview(*spans: dict[str, Any], **more: Any) -> Preview:
     row = {"row": 4, "samples": [{"turn": 1, "spans": list(spans)}], "warnings": [], "refusals": []}
-    return Preview(level="", status="ready", rows=[row], survey=SURVEY, error="", **more)
+    return Preview(way="{}", row=1, status="ready", rows=[row], survey=SURVEY, error="", **more)
 
 
 def text_of(markup: str) -> str:
@@ -61,7 +61,7 @@ def test_what_a_row_or_a_template_says_stays_text(attack: str) -> None:
     shown.rows[0] |= {"refusals": [{"turn": 0, "message": attack, "fix": attack}], "warnings": [{"message": attack}]}
     shown.rows[0]["samples"][0]["spans"][0]["role"] = attack
     names = {name for name, _ in tags(tokens.learned(shown, 1))}
-    assert names <= {"section", "div", "h2", "span", "button", "i", "u", "b", "ul", "li"}
+    assert names <= {"section", "div", "h2", "span", "button", "i", "u", "b", "ul", "li", "input"}
 
 
 def test_the_line_of_figures_follows_the_maximum_length() -> None:
