@@ -37,7 +37,7 @@ def save(run: Run, probe: Path) -> None:
     run.say(Phase(phase="saving"))
     built, samples, folder = run.trainer.built, run.prepared.train, run.folder.adapter
     run.history.offered = run.trainer.step
-    save_adapter(built, run.tokenizer, run.spec, run.prepared.counts, run.history, folder)
+    save_adapter(built, run.tokenizer, run.spec, run.prepared, run.history, folder)
     first = samples.ids[: int(samples.offsets[1])].tolist()
     write_probe(built, first, probe)
     run.say(Saved(step=run.trainer.step, what="adapter", path=folder.name, bytes=size_of(folder)))

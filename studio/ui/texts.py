@@ -82,6 +82,7 @@ EN = {
     "form.at_least": "At least {low}.",
     "form.above": "Above {low}.",
     "form.names": "Names separated by commas.",
+    "form.pairs": "Pairs separated by commas.",
     "form.ways": "A whole number, or auto.",
     "form.number": "Enter a number.",
     "form.whole": "Enter a whole number.",

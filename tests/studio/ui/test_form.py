@@ -34,6 +34,12 @@ def within(info: Any, integer: bool) -> st.SearchStrategy[Any]:
     return st.floats(low, high if high is not None else 1e6, exclude_min=open_low, exclude_max=open_high, **FLOATS)
 
 
+SPECIAL: dict[str, st.SearchStrategy[Any]] = {
+    "max_length": st.none() | within(Data.model_fields["max_length"], integer=True),
+    "columns": st.dictionaries(st.from_regex(r"[a-z_]{1,9}", fullmatch=True), st.just("my column")),
+}
+
+
 def legal(section: type[Any]) -> st.SearchStrategy[Any]:
     """Legal values of a section, from its own field definitions."""
     fields: dict[str, st.SearchStrategy[Any]] = {}
@@ -42,6 +48,8 @@ def legal(section: type[Any]) -> st.SearchStrategy[Any]:
             fields[name] = st.booleans()
         elif info.annotation in (int, float):
             fields[name] = within(info, info.annotation is int)
+        elif name in SPECIAL:
+            fields[name] = SPECIAL[name]
         elif name == "target_modules":
             words = st.lists(st.from_regex(r"[a-z_]{1,12}(\.[a-z0-9_]{1,8})?", fullmatch=True), min_size=1, max_size=4)
             fields[name] = st.one_of(st.just("all-linear"), words.filter(lambda names: names != ["all-linear"]))
