@@ -21,12 +21,13 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("run_dir", type=Path)
     verbs.add_parser("standby", help="load the libraries, then train the run whose folder is the first line of stdin")
     verify = verbs.add_parser(
-        "verify", help="load an adapter with stock PEFT and compare its logits with the trainer's"
+        "verify", help="load an adapter or model in the stock way and compare its logits with the trainer's"
     )
-    verify.add_argument("adapter_dir", type=Path)
+    verify.add_argument("result_dir", type=Path)
     verify.add_argument("--base", required=True, help="model folder or Hub id")
     verify.add_argument("--probe", required=True, type=Path, help="safetensors file of ids and logits")
     verify.add_argument("--device", default="cpu")
+    verify.add_argument("--quantization", default="none", help="how the base was held while training")
     convert = verbs.add_parser("convert-starter", help="make the starter model's folder out of its installed package")
     convert.add_argument("out_dir", type=Path)
     describe = verbs.add_parser("describe", help="facts about a model folder as JSON, without loading its weights")
@@ -67,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.verb == "verify":
         from engine import verify
 
-        return verify.main(asked.adapter_dir, asked.base, asked.probe, asked.device)
+        return verify.main(asked.result_dir, asked.base, asked.probe, asked.device, asked.quantization)
     if asked.verb == "convert-starter":
         from engine import starter
 

@@ -1,4 +1,4 @@
-"""The result: PEFT's adapter format with tokenizer, chat template, model card and spec, proven to load elsewhere."""
+"""The result: an adapter in PEFT's format or a whole model, with tokenizer, card and spec, proven to load elsewhere."""
 
 import json
 import os
@@ -42,17 +42,16 @@ def base_name(model: str) -> str:
     return last_component(str(folder.resolve()))
 
 
-def save_adapter(
+def save_result(
     built: Built, tokenizer: Any, spec: RunSpec, prepared: Prepared, history: History, folder: Path
 ) -> None:
-    """Write the adapter folder, whole or not at all. Nothing in it tells where on this machine anything lies."""
+    """Write the result's folder, whole or not at all. Nothing in it tells where on this machine anything lies."""
     base = base_name(spec.model)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        built.adapter.peft_config["default"].base_model_name_or_path = base
-        built.adapter.save_pretrained(str(partial), save_embedding_layers=False)
+        _save_weights(built, base, partial)
         _save_tokenizer(tokenizer, prepared.serving, partial)
         shown = portable(spec, base)
         (partial / "README.md").write_text(model_card(shown, base, prepared, history), encoding="utf-8")
@@ -61,6 +60,14 @@ def save_adapter(
         partial.rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _save_weights(built: Built, base: str, folder: Path) -> None:
+    if built.adapter is None:
+        built.model.save_pretrained(str(folder))
+        return
+    built.adapter.peft_config["default"].base_model_name_or_path = base
+    built.adapter.save_pretrained(str(folder), save_embedding_layers=False)
 
 
 def _save_tokenizer(tokenizer: Any, told: Serving, folder: Path) -> None:
@@ -88,9 +95,10 @@ def write_probe(built: Built, ids: list[int], path: Path) -> None:
     save_file({"ids": ids_1T[0].cpu(), "logits": logits.contiguous()}, str(path), metadata={"dtype": str(built.dtype)})
 
 
-def verify_adapter(folder: Path, spec: RunSpec, probe: Path, device: torch.device) -> dict[str, Any]:
-    """Load the adapter with stock PEFT in a clean process and compare logits. Raises Failure unless they agree."""
+def verify_result(folder: Path, spec: RunSpec, probe: Path, device: torch.device) -> dict[str, Any]:
+    """Load the result in a clean process, stock PEFT or transformers, and compare logits. Failure unless they agree."""
     command = [sys.executable, "-m", "engine", "verify", str(folder), "--base", spec.model, "--probe", str(probe)]
+    command += ["--quantization", spec.training.quantization]
     environment = {name: value for name, value in os.environ.items() if name != "ATELIER_LIFELINE"}
     root = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH", "")]))
@@ -108,8 +116,13 @@ def verify_adapter(folder: Path, spec: RunSpec, probe: Path, device: torch.devic
     if result.returncode or not verdict.get("agrees"):
         sys.stderr.write(result.stderr)
         raise Failure(
-            "adapter_not_proven",
-            f"The saved adapter did not pass its check with stock PEFT: {verdict.get('message') or 'it ended early'}.",
+            "result_not_proven",
+            f"What was saved did not pass its check with {loader(spec)}: {verdict.get('message') or 'it ended early'}.",
             ["The last checkpoint is kept: resume the run to try again.", "Look at the end of the log."],
         )
     return verdict
+
+
+def loader(spec: RunSpec) -> str:
+    """What the result is proven to load with."""
+    return "stock transformers" if spec.training.full_finetuning else "stock PEFT"

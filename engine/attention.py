@@ -5,19 +5,19 @@ attention layer. Each document attends to itself only. A model whose attention c
 at a time instead; which of the two it is, is not guessed from names but measured (`engine.isolation`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from engine import attention_kernels
+from engine.attention_kernels import Documents as Documents
+from engine.attention_kernels import Scoring
+
 NAME = "atelier_documents"
-GROUP_TOKENS = 256  # of answers that share a call: below, one call more costs more than scores that nobody sees
 _CHANGES_SCORES = ("bias", "mask", "indices")  # parts of the names of keywords that change what a token attends to
 
 
@@ -43,21 +43,6 @@ class Witness:
         return ""
 
 
-@dataclass(frozen=True)
-class Documents:
-    """Tokens per document of one flat sequence, in order.
-
-    `answers`: of each document the tokens of the answers it ends in (`engine.batches`); empty where none has any.
-    """
-
-    lengths: tuple[int, ...]
-    answers: tuple[tuple[int, ...], ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.answers and len(self.answers) != len(self.lengths):
-            raise ValueError("answers are given for all documents or for none")
-
-
 _watching: list[Witness] = []
 
 
@@ -77,17 +62,6 @@ def watched() -> Iterator[Witness]:
         _watching.pop()
 
 
-@dataclass(frozen=True)
-class _Scoring:
-    """How one layer turns products into weights; `sinks` (H,) are logits that take part in the softmax only."""
-
-    scale: float
-    dropout: float = 0.0
-    window: int | None = None
-    softcap: float | None = None
-    sinks: Tensor | None = None
-
-
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -104,24 +78,14 @@ def attend(
     documents: Documents | None = asked.get("documents")
     if _watching:
         _note(_watching[-1], attention_mask, asked)
-    how = _Scoring(
+    how = Scoring(
         scale=asked["scaling"] if asked.get("scaling") is not None else query.shape[-1] ** -0.5,
         dropout=asked.get("dropout", 0.0),
         window=asked.get("sliding_window"),
         softcap=asked.get("softcap"),
         sinks=asked.get("s_aux"),
     )
-    lengths = [query.shape[2]] if documents is None else list(documents.lengths)
-    answers = documents.answers if documents is not None and documents.answers else ((),) * len(lengths)
-    dtype = query.dtype
-    if (
-        query.device.type == "cpu"
-    ):  # float32 kernels are two to three times faster on short documents than bfloat16 ones
-        query, key, value = query.float(), key.float(), value.float()
-    triples = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
-    parts = [part for each, own in zip(triples, answers, strict=True) for part in _document(*each, own, how)]
-    out = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-    return out.transpose(1, 2).to(dtype).contiguous(), None
+    return attention_kernels.attend(query, key, value, documents or Documents((query.shape[2],)), how), None
 
 
 def _note(witness: Witness, mask: Tensor | None, asked: dict[str, Any]) -> None:
@@ -135,85 +99,6 @@ def _note(witness: Witness, mask: Tensor | None, asked: dict[str, Any]) -> None:
     witness.unknown |= {
         name for name, value in asked.items() if value is not None and any(part in name for part in _CHANGES_SCORES)
     }
-
-
-def _document(q: Tensor, k: Tensor, v: Tensor, answers: Sequence[int], how: _Scoring) -> list[Tensor]:
-    """One document in parts: its text, or its prompt and then group after group of the answers to it."""
-    one = _fused if how.softcap is None and how.sinks is None else _plain
-    prompt = q.shape[2] - sum(answers)
-    parts = [one(q[:, :, :prompt], k[:, :, :prompt], v[:, :, :prompt], how)]
-    start = prompt
-    for group in _grouped(answers):
-        mine = slice(start, start + sum(group))
-        keys, values = (torch.cat([each[:, :, :prompt], each[:, :, mine]], 2) for each in (k, v))
-        parts.append(one(q[:, :, mine], keys, values, how, _seen_by_answers(prompt, group, how.window, q.device)))
-        start = mine.stop
-    return parts
-
-
-def _grouped(answers: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Answers in groups that go through one call: many short ones together, a long one alone."""
-    group: tuple[int, ...] = ()
-    for length in answers:
-        if group and sum(group) + length > GROUP_TOKENS:
-            yield group
-            group = ()
-        group += (length,)
-    if group:
-        yield group
-
-
-@lru_cache(maxsize=64)  # the layers of a forward pass ask for the same few
-def _seen_by_answers(prompt: int, answers: tuple[int, ...], window: int | None, device: torch.device) -> Tensor:
-    """True where a token of an answer (rows) sees a key of the prompt or of its own answer (columns)."""
-    answer_T = torch.cat([torch.full((length,), at) for at, length in enumerate((prompt, *answers))])
-    position_T = torch.cat([torch.arange(prompt), *(torch.arange(prompt, prompt + length) for length in answers)])
-    back = position_T[prompt:, None] - position_T[None, :]
-    own = (answer_T[prompt:, None] == answer_T[None, :]) | (answer_T[None, :] == 0)
-    return (own & (back >= 0) & (back < (len(position_T) if window is None else window))).to(device)
-
-
-def _seen(length: int, window: int | None, device: torch.device) -> Tensor:
-    """True where a query (rows) may see a key (columns): causal, at most `window` tokens back."""
-    at = torch.arange(length, device=device)
-    back = at[:, None] - at[None, :]
-    return (back >= 0) & (back < (length if window is None else window))
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, how: _Scoring, mask: Tensor | None = None) -> Tensor:
-    """One document through torch's fused kernels; `mask` where it is not simply causal."""
-    length = q.shape[2]
-    if mask is None and how.window is not None and length > how.window:
-        mask = _seen(length, how.window, q.device)
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=mask,
-        is_causal=mask is None,
-        dropout_p=how.dropout,
-        scale=how.scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
-
-
-def _plain(q: Tensor, k: Tensor, v: Tensor, how: _Scoring, mask: Tensor | None = None) -> Tensor:
-    """One document step by step, for score caps and sinks, which the fused kernels do not have."""
-    _, heads, length, width = q.shape
-    groups = k.shape[1]
-    q = q.reshape(groups, heads // groups, length, width)
-    scores = (q @ k[0, :, None].transpose(-1, -2)).float() * how.scale  # (G, H/G, T, keys)
-    if how.softcap is not None:
-        scores = torch.tanh(scores / how.softcap) * how.softcap
-    mask = _seen(length, how.window, q.device) if mask is None else mask
-    scores = scores.masked_fill(~mask, float("-inf"))
-    if how.sinks is None:
-        weights = scores.softmax(-1)
-    else:
-        sinks = how.sinks.float().view(groups, heads // groups, 1, 1).expand(-1, -1, length, 1)
-        weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
-    weights = F.dropout(weights, how.dropout).to(v.dtype)
-    return (weights @ v[0, :, None]).reshape(1, heads, length, -1)
 
 
 def register() -> None:

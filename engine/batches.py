@@ -16,6 +16,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.prompts import Questions
+
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
@@ -29,7 +31,8 @@ class Samples:
     row of the file, from 1, that a sample came from. `trained` marks *targets*; the first token of a sample never is.
     `answers` int64 (samples, A): tokens of each of the A answers that a sample ends in, after their common prompt; A is
     0 where a sample is one text. `reference` float32 (samples, A): log-probability of each answer under the weights
-    that the run started from, where the method compares with them.
+    that the run started from, where the method compares with them. `questions`: the rows as prompts to be answered,
+    where the method samples answers.
     """
 
     ids: NDArray[np.int32]
@@ -38,6 +41,7 @@ class Samples:
     rows: Ints
     answers: Ints | None = None
     reference: Floats | None = None
+    questions: Questions | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -59,13 +63,31 @@ class Samples:
 
 
 @dataclass(frozen=True, eq=False)
+class Drawn:
+    """Where answers in a micro-batch come from when the model itself wrote them.
+
+    `logprobs_N` float32: of each target when it was drawn, at `temperature` and over the tokens that were kept then;
+    `kept` int32 and `kept_offsets`: those tokens, target after target, None where all were. `advantages_A` float32: of
+    each answer. `reference_N` float32: each target's log-probability under the weights at the run's start, over the
+    same tokens, where the method compares with them.
+    """
+
+    temperature: float
+    logprobs_N: Floats
+    advantages_A: Floats
+    kept: NDArray[np.int32] | None
+    kept_offsets: Ints
+    reference_N: Floats | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class MicroBatch:
     """One forward pass: documents one after another, no padding.
 
     `ids_T`, `position_ids_T` int64 and `trained_T` bool have one entry per token. `trained_T[t]` says that token t is a
     target, predicted from the token before it *in the same text* (never true for a document's first token). `lengths`:
     tokens per document; `rows`: its row in the file, from 1. `answers`: tokens of each answer that a document ends in,
-    empty for documents of one text; `reference_DA`: see `Samples.reference`.
+    empty for documents of one text; `reference_DA`: see `Samples.reference`; `drawn`: how the answers were sampled.
     """
 
     ids_T: Ints
@@ -75,6 +97,7 @@ class MicroBatch:
     rows: list[int]
     answers: list[tuple[int, ...]] = field(default_factory=list)
     reference_DA: Floats | None = None
+    drawn: Drawn | None = None
 
     @property
     def cu_seqlens(self) -> NDArray[np.int32]:
@@ -177,6 +200,7 @@ class Plan:
         self.batch_size = batch_size
         self.accumulation = accumulation
         self.seed = seed
+        self.repeats = 1
         self._lengths = samples.lengths
         self._sequences = lru_cache(maxsize=2)(self._shuffled)
         self.sequences = len(self._sequences(0))
@@ -184,7 +208,7 @@ class Plan:
     @property
     def steps_per_epoch(self) -> int:
         """Optimizer steps per pass over all samples; the last one of an epoch may be smaller, never empty."""
-        return math.ceil(self.sequences / (self.batch_size * self.accumulation))
+        return math.ceil(self.sequences / (self.batch_size * self.accumulation)) * self.repeats
 
     def total_steps(self, epochs: float, max_steps: int = -1) -> int:
         """Steps of the whole run: `max_steps` when positive, else as many as `epochs` passes take (at least 1)."""
@@ -198,7 +222,7 @@ class Plan:
         """The micro-batches of `step`, which counts from 1: `accumulation` of them (fewer at the end of an epoch)."""
         if step < 1:
             raise ValueError("steps count from 1")
-        epoch, at = divmod(step - 1, self.steps_per_epoch)
+        epoch, at = divmod((step - 1) // self.repeats, self.steps_per_epoch // self.repeats)
         per_step = self.batch_size * self.accumulation
         mine = self._sequences(epoch)[at * per_step : (at + 1) * per_step]
         chunks = (mine[first : first + self.batch_size] for first in range(0, len(mine), self.batch_size))
@@ -206,11 +230,17 @@ class Plan:
 
     def indices(self, steps: int) -> Ints:
         """The samples that the first `steps` steps see, in file order."""
-        epochs, rest = divmod(steps, self.steps_per_epoch)
+        epochs, rest = divmod(math.ceil(steps / self.repeats), self.steps_per_epoch // self.repeats)
         if epochs:
             return np.arange(len(self.samples))
         seen = self._sequences(0)[: rest * self.batch_size * self.accumulation]
         return np.unique([index for sequence in seen for index in sequence])
+
+    def repeated(self, times: int) -> "Plan":
+        """The same batches, each serving `times` steps in a row."""
+        again = copy(self)
+        again.repeats = times
+        return again
 
     def with_reference(self, reference: Floats) -> "Plan":
         """The same batches, with what the weights at the start think of each answer (`Samples.reference`)."""

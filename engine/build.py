@@ -1,6 +1,7 @@
 """From a spec to a model ready to train: device, precision, tokenizer, base model, adapter, attention, head."""
 
 import warnings
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -11,34 +12,39 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from engine import attention, isolation, lora
+from engine import attention, isolation, lora, optimizers, quantized, whole
 from engine.devices import choose_device, choose_dtype
 from engine.failure import Failure
 from engine.head import Shape, attach
 from engine.render.tokenizer import ADVICE, ends_of
-from engine.spec import LoRA, RunSpec
+from engine.spec import RunSpec
 
 
 @dataclass(frozen=True)
 class Built:
-    """A model with its adapter, and how to run it.
+    """A model with its adapter (None: all weights are trained), and how to run it.
 
     `trunk` gives hidden states, `head` log-probabilities from them. `alone` is why documents run one at a time ("" when
-    they run packed). `native_attention` is what generation uses.
+    they run packed). `native_attention` is what generation uses. `source`: where the base model was read from.
     """
 
     model: Any  # a PreTrainedModel; transformers' own annotations contradict its use
-    adapter: PeftModel
+    adapter: PeftModel | None
     trunk: nn.Module
     head: nn.Linear
     device: torch.device
     dtype: torch.dtype
     alone: str
     native_attention: str
+    source: str
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Trained parameters by name, in a fixed order."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+
+    def base_model(self) -> AbstractContextManager[None]:
+        """The weights of the base model, inside the block."""
+        return whole.base_weights(self.model, self.source) if self.adapter is None else lora.switched_off(self.model)
 
 
 def load_tokenizer(spec: RunSpec) -> Any:
@@ -71,12 +77,20 @@ def context_length(spec: RunSpec) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def check_possible(spec: RunSpec) -> None:
+    """Raise Failure, before anything is loaded, when the spec asks for what is not installed or not on this device."""
+    device = choose_device(spec.training)
+    quantized.check(spec.training.quantization, device, choose_dtype(spec, device))
+    if spec.optimizer.optim == "adamw_8bit":
+        optimizers.check_eight_bit(device)
+
+
 def build(spec: RunSpec) -> Built:
     """Load the base model, freeze it, put the adapter in. Raises Failure for models that cannot be trained."""
     quieten()
     attention.register()
     device = choose_device(spec.training)
-    dtype = choose_dtype(spec.training, device)
+    dtype = choose_dtype(spec, device)
     model = _load(spec, device, dtype)
     trunk, head = model.get_decoder(), model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or trunk is model:
@@ -87,7 +101,7 @@ def build(spec: RunSpec) -> Built:
     alone = isolation.why_not_packed(model, trunk)
     if not alone:
         model.set_attn_implementation(attention.NAME)
-    adapter = add_adapter(model, spec.lora, spec.training.seed)
+    adapter = None if spec.training.full_finetuning else add_adapter(model, spec)
     attach(head, shape)
     if spec.training.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
@@ -97,12 +111,12 @@ def build(spec: RunSpec) -> Built:
                 ["Turn off Recompute activations."],
             )
         model.activation_checkpointing_enable({"use_reentrant": False})
-    return Built(model, adapter, trunk, head, device, dtype, alone, native)
+    return Built(model, adapter, trunk, head, device, dtype, alone, native, spec.model)
 
 
-def add_adapter(model: Any, settings: LoRA, seed: int) -> PeftModel:
+def add_adapter(model: Any, spec: RunSpec) -> PeftModel:
     """Inject a LoRA adapter (float32 master weights) into a frozen model and start it from the seed."""
-    targets = settings.target_modules
+    settings, targets = spec.lora, spec.lora.target_modules
     heads = {"lm_head", "embed_tokens"}
     if not isinstance(targets, str) and (asked := [name for name in targets if name.split(".")[-1] in heads]):
         raise Failure(
@@ -132,20 +146,26 @@ def add_adapter(model: Any, settings: LoRA, seed: int) -> PeftModel:
                 else "Use all-linear as Target modules."
             ],
         ) from error
-    lora.seed_adapter(model, seed)
+    if spec.training.quantization == "fp8":
+        quantized.hold_in_float8(model.get_decoder())
+    lora.seed_adapter(model, spec.training.seed)
     lora.speed_up(model)
     return adapter
 
 
 def _load(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> Any:
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype)
+        how = quantized.loading(spec.training.quantization, dtype, device)
+        model: Any = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype, **how)
     except OSError as error:
         raise Failure("model_unreadable", f"{_shown(spec)} could not be loaded: {error}", ADVICE) from error
     except (ValueError, KeyError, ImportError) as error:
         raise Failure("model_unknown", f"{_shown(spec)} cannot be trained: {error}", ADVICE) from error
-    model.to(device)
-    model.requires_grad_(False)
+    if how:
+        quantized.keep_trainable(model)
+    else:
+        model.to(device)
+    model.requires_grad_(spec.training.full_finetuning)
     model.eval()
     return model
 

@@ -47,25 +47,28 @@ def last_component(path: str) -> str:
 
 
 def model_card(spec: RunSpec, base: str, prepared: Prepared, history: History) -> str:
-    """README.md of the adapter folder; `spec` already portable."""
+    """README.md of the result's folder; `spec` already portable."""
+    whole = spec.training.full_finetuning
     title = _inline(spec.name) or f"{last_component(base)}, fine-tuned"
     return "\n".join(
         [
             "---",
             *([f"base_model: {base}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", base) else []),
-            "library_name: peft",
+            f"library_name: {'transformers' if whole else 'peft'}",
             "pipeline_tag: text-generation",
             "tags:",
-            "- lora",
+            *([] if whole else ["- lora"]),
             f"- {spec.method.type}",
             "- atelier",
             "---",
             "",
             f"# {title}",
             "",
-            f"A LoRA adapter for `{base}`, trained with Atelier ({spec.method.type}). It loads with PEFT:",
+            f"`{base}` with all its weights trained by Atelier ({spec.method.type}). It loads with transformers:"
+            if whole
+            else f"A LoRA adapter for `{base}`, trained with Atelier ({spec.method.type}). It loads with PEFT:",
             "",
-            *_usage(base),
+            *(_usage_of_model() if whole else _usage(base)),
             "## Data",
             "",
             *_table(("", "number"), _data_rows(spec, prepared)),
@@ -97,6 +100,18 @@ def _usage(base: str) -> list[str]:
         "",
         f'model = AutoModelForCausalLM.from_pretrained("{base}")',
         'model = PeftModel.from_pretrained(model, "path/to/this/folder")',
+        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
+        "```",
+        "",
+    ]
+
+
+def _usage_of_model() -> list[str]:
+    return [
+        "```python",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        'model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")',
         'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")',
         "```",
         "",

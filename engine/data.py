@@ -6,7 +6,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.batches import Samples
+from engine.crew import helpers_for, in_order
 from engine.cuts import suggested_length
 from engine.documents import Cutter, Document, Store, document_of, documents_of
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
+from engine.prompts import Prompt, Questions, asked_of, question_of
+from engine.reading import reader_for
 from engine.render.levels import Level
-from engine.render.pair import render_pair
+from engine.render.pair import RenderedPair, render_pair
 from engine.render.renderer import Renderer, trained_turns
-from engine.render.sample import Rendered
+from engine.render.sample import Rendered, without_spans
 from engine.render.serving import Serving
 from engine.render.settings import declared_in, renderer_for, settings_of
 from engine.render.template import Variables
@@ -102,11 +106,13 @@ def prepare(
         context,
     )
     said = time.monotonic()
-    for index, row in enumerate(usable(path, format, report.kind, declared)):
-        work.take(index, row)
-        if time.monotonic() - said >= SAY_EVERY:
-            said = time.monotonic()
-            say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
+    rows, helpers = usable(path, format, report.kind, declared), helpers_for(report.usable)
+    with closing(in_order(work.render, rows, helpers)) as made:
+        for index, (row, rendered) in enumerate(made):
+            work.take(index, row, rendered)
+            if time.monotonic() - said >= SAY_EVERY:
+                said = time.monotonic()
+                say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
     prepared = work.finish(report)
     say(Phase(phase="loading_data", detail="Rendering rows", done=report.usable, total=report.usable))
     for warning in work.warnings(report):
@@ -144,7 +150,7 @@ def held_out(rows: int, fraction: float, seed: int) -> frozenset[int]:
 
 
 class _Work:
-    """Renders row after row and counts what becomes of them."""
+    """Renders rows, and counts what becomes of one after the other."""
 
     def __init__(self, spec: RunSpec, renderer: Renderer, eval_rows: frozenset[int], context: int | None) -> None:
         self.spec = spec
@@ -156,6 +162,7 @@ class _Work:
         self.cutter = Cutter(spec.data.max_length, drop) if spec.data.max_length else Cutter(self.context + 1)
         self.train, self.eval = Store(), Store()
         self.prompts: list[SamplePrompt] = []
+        self.questions: dict[int, Prompt] = {}
         self.refused: Counter[str] = Counter()  # turns, by code
         self.first_refusal: dict[str, str] = {}
         self.notes: Counter[str] = Counter()  # rows, by code
@@ -163,31 +170,42 @@ class _Work:
         self.refused_rows = 0
         self.levels: set[str] = set()  # of the rows that are kept
 
-    def take(self, index: int, row: Row) -> None:
-        """Render, cut and keep one row."""
-        documents, level = self._documents(row)
+    def render(self, row: Row) -> Rendered | RenderedPair | Prompt:
+        """One row as tokens; may be done in another process."""
+        if self.spec.method.type == "grpo":
+            return question_of(self.renderer, row)
+        if row.kind == "preference":
+            return render_pair(self.renderer, row)
+        return without_spans(self.renderer.render(row))
+
+    def take(self, index: int, row: Row, rendered: Rendered | RenderedPair | Prompt) -> None:
+        """Cut and keep one row."""
+        store = self.eval if index in self.eval_rows else self.train
+        if isinstance(rendered, Prompt):
+            self._take_question(store, rendered)
+            return
+        self._note(row, rendered)
+        documents, level = _documents(rendered)
         if not documents:
             self.refused_rows += 1
             return
         kept = self.cutter.take(documents)
-        store = self.eval if index in self.eval_rows else self.train
         store.add(row.number, kept)
         if kept:
             self.levels.add(Level(level).key)
         if kept and (store is self.eval or not self.eval_rows):
             self._prompt(row, level)
 
-    def _documents(self, row: Row) -> tuple[list[Document], Variables]:
-        """What a row becomes, and the level that it is learned at; nothing when it is refused."""
-        if row.kind != "preference":
-            rendered = self.renderer.render(row)
-            self._note(row, rendered)
-            return documents_of(rendered.samples), rendered.samples[-1].level if rendered.samples else {}
-        found = render_pair(self.renderer, row)
-        self._note(row, Rendered(warnings=found.warnings, refusals=found.refusals))
-        return ([document_of(found.pair)], found.pair.chosen.level) if found.pair else ([], {})
+    def _take_question(self, store: Store, prompt: Prompt) -> None:
+        """Keep a prompt to be answered by sampling, whole or not at all."""
+        length = len(prompt.ids)
+        if length > self.cutter.limit:
+            self.cutter.leave_out(length)
+            return
+        self.questions[prompt.row] = prompt
+        store.add(prompt.row, [Document(np.asarray(prompt.ids, dtype=np.int32), np.zeros(length, dtype=np.bool_))])
 
-    def _note(self, row: Row, rendered: Rendered) -> None:
+    def _note(self, row: Row, rendered: Rendered | RenderedPair) -> None:
         """Count refusals and notes; keep the first of each."""
         for refusal in rendered.refusals:
             self.refused[refusal.code] += 1
@@ -199,20 +217,23 @@ class _Work:
 
     def _prompt(self, row: Row, level: Variables) -> None:
         """Keep the row's last trained turn as a prompt to answer, at the level it is learned at."""
-        messages = row.prompt + row.chosen[:1] if row.kind == "preference" else row.messages
         if row.kind == "text" or len(self.prompts) >= self.spec.saving.sample_prompts:
             return
-        turns = trained_turns(messages, "last_turn")
-        if not turns or turns[0] == 0:
-            return
-        before = messages[: turns[0]]
+        if row.kind == "preference":
+            before, expected = row.prompt, str(row.chosen[0].get("content") or "")
+        elif row.kind == "prompt":
+            before, expected = asked_of(row)
+        else:
+            turns = trained_turns(row.messages, "last_turn")
+            if not turns or turns[0] == 0:
+                return
+            before, expected = row.messages[: turns[0]], str(row.messages[turns[0]].get("content") or "")
         try:
             ids = self.renderer.prompt_ids(before, row.tools, row.shape, level=level)
         except Failure:
             return  # its samples come from other turns; there are more rows
         if len(ids) < self.cutter.limit:
             shown = [{key: value for key, value in message.items() if key != "weight"} for message in before]
-            expected = str(messages[turns[0]].get("content") or "")
             self.prompts.append(SamplePrompt(row.number, shown, expected, ids))
 
     def finish(self, report: Report) -> Prepared:
@@ -225,6 +246,9 @@ class _Work:
         if not self.train.row_count:
             self._nothing_to_learn()
         train, held, cutter = self.train.samples(), self.eval.samples(), self.cutter
+        if self.questions:
+            questions = Questions(self.questions, reader_for(self.renderer))
+            train, held = replace(train, questions=questions), replace(held, questions=questions)
         counts = Counts(
             rows=report.rows,
             bad_rows=report.bad,
@@ -248,6 +272,9 @@ class _Work:
         """Cut everything again at the length that keeps 99 of 100 documents whole, within the model's context."""
         found = np.concatenate([self.train.lengths(), self.eval.lengths()])
         if not len(found):
+            return
+        if self.questions:  # they are never cut
+            self.cutter.limit = int(found.max())
             return
         limit, drop = min(suggested_length(found), self.context), self.spec.data.truncation_mode == "drop"
         self.cutter = Cutter(limit, drop, empty=self.cutter.empty)
@@ -302,3 +329,10 @@ class _Work:
             message = f"{cutter.empty} rows were left out: their prompt alone fills {cutter.limit} tokens."
             said.append(("nothing_to_learn_rows", message))
         return [Warned(code=code, message=message) for code, message in said]
+
+
+def _documents(rendered: Rendered | RenderedPair) -> tuple[list[Document], Variables]:
+    """What a row becomes, and the level that it is learned at; nothing when it is refused."""
+    if isinstance(rendered, RenderedPair):
+        return ([document_of(rendered.pair)], rendered.pair.chosen.level) if rendered.pair else ([], {})
+    return documents_of(rendered.samples), rendered.samples[-1].level if rendered.samples else {}

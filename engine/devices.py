@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from engine.spec import Training
+from engine.spec import RunSpec, Training
 
 
 def choose_device(settings: Training) -> torch.device:
@@ -18,10 +18,16 @@ def choose_device(settings: Training) -> torch.device:
     return torch.device(accelerator.type, torch.accelerator.current_device_index())
 
 
-def choose_dtype(settings: Training, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the device computes it in hardware, else float32."""
+def choose_dtype(spec: RunSpec, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 where the device computes it in hardware, else float32.
+
+    All weights in training stay float32, except with the optimizer that rounds bfloat16 stochastically.
+    """
+    settings = spec.training
     if settings.dtype != "auto":
         return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+    if settings.full_finetuning and spec.optimizer.optim != "adamw_bf16":
+        return torch.float32
     return torch.bfloat16 if _has_fast_bfloat16(device) else torch.float32
 
 

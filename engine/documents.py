@@ -89,10 +89,13 @@ class Cutter:
         kept = [one for one in (document.cut(self.limit) for document in documents) if one]
         self.truncated += longer
         if not kept:
-            self.empty += 1
-            needed = min(one.needed for one in documents)
-            self.needed = min(self.needed or needed, needed)
+            self.leave_out(min(one.needed for one in documents))
         return kept
+
+    def leave_out(self, needed: int) -> None:
+        """Count a row whose prompt of `needed` tokens fills the window."""
+        self.empty += 1
+        self.needed = min(self.needed or needed, needed)
 
 
 @dataclass

@@ -126,12 +126,35 @@ class Sample(Said):
     answer: str
 
 
+class Attempt(BaseModel):
+    """One sampled answer: `rewards` by name, None where one could not be had, and `reward`, their weighted sum."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    text: str
+    reward: Measured
+    rewards: dict[str, Measured] = {}
+    advantage: Measured
+    tokens: int
+    truncated: bool = False
+
+
+class Rollout(Said):
+    """A group of answers that a step learned from, as an example of them."""
+
+    kind: Literal["rollout"] = "rollout"
+    step: int
+    prompt: list[dict[str, Any]] = Field(description="Messages in OpenAI's shape, without the answer.")
+    expected: str = ""
+    answers: list[Attempt]
+
+
 class Saved(Said):
-    """A complete checkpoint, or the adapter."""
+    """A complete checkpoint, or the result."""
 
     kind: Literal["saved"] = "saved"
     step: int
-    what: Literal["checkpoint", "adapter"]
+    what: Literal["checkpoint", "adapter", "model"]
     path: str = Field(description="Relative to the run's folder.")
     bytes: int
 
@@ -159,7 +182,9 @@ class Finished(Said):
     advice: list[str] = []
 
 
-Event = Annotated[Phase | Started | Step | Eval | Sample | Saved | Warned | Finished, Field(discriminator="kind")]
+Event = Annotated[
+    Phase | Started | Step | Eval | Sample | Rollout | Saved | Warned | Finished, Field(discriminator="kind")
+]
 _EVENT: TypeAdapter[Event] = TypeAdapter(Event)
 
 

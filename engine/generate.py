@@ -1,8 +1,10 @@
 """Answers from the model as it stands: greedy, bounded, several prompts at once."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 from transformers import GenerationConfig
 
 from engine.build import Built
@@ -19,24 +21,36 @@ def greedy(
     if not prompts:
         return []
     model, pad = built.model, stop_ids[0]
-    longest = max(len(prompt) for prompt in prompts)
-    ids_BT = torch.tensor([[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts], device=built.device)
-    mask_BT = torch.tensor(
-        [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=built.device
-    )
+    ids_BT, mask_BT = left_padded(prompts, pad, built.device)
+    longest = ids_BT.shape[1]
     config = GenerationConfig(
         do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=list(stop_ids), pad_token_id=pad
     )
-    trained_with = model.config._attn_implementation
-    was_training = model.training
+    with generating(built):
+        out_BT = model.generate(input_ids=ids_BT, attention_mask=mask_BT, generation_config=config)
+    return [_until_stop(row, stop_ids) for row in out_BT[:, longest:].tolist()]
+
+
+@contextmanager
+def generating(built: Built) -> Iterator[None]:
+    """The model as it generates: evaluating, on its native attention."""
+    model = built.model
+    trained_with, was_training = model.config._attn_implementation, model.training
     model.eval()
     model.set_attn_implementation(built.native_attention)
     try:
-        out_BT = model.generate(input_ids=ids_BT, attention_mask=mask_BT, generation_config=config)
+        yield
     finally:
         model.set_attn_implementation(trained_with)
         model.train(was_training)
-    return [_until_stop(row, stop_ids) for row in out_BT[:, longest:].tolist()]
+
+
+def left_padded(prompts: Sequence[Sequence[int]], pad: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Prompts of any length as one batch that ends together: ids and mask, both (B, T)."""
+    longest = max(len(prompt) for prompt in prompts)
+    ids = [[pad] * (longest - len(prompt)) + list(prompt) for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 def _until_stop(ids: list[int], stop_ids: Sequence[int]) -> list[int]:

@@ -49,7 +49,7 @@ class Shape:
         if self == Shape():
             return slope
         if self.cap:
-            slope.mul_(1.0 - (shown * (self.temperature / self.cap)).square())
+            slope.mul_(1.0 - (shown * (self.temperature / self.cap)).clamp(min=-1.0).square())
         return slope.mul_(self.scale / self.temperature)
 
 
@@ -60,11 +60,36 @@ def _tiles(count: int, other: int) -> list[slice]:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What each of N tokens was sampled among: `ids`, one set after another, and `offsets` (N + 1), their borders."""
+
+    ids: Tensor
+    offsets: Tensor
+
+    def only(self, shown: Tensor, rows: slice, columns: slice) -> Tensor:
+        """Logits of these rows and vocabulary columns with all others at minus infinity; in place."""
+        start, end = int(self.offsets[rows.start]), int(self.offsets[rows.stop])
+        counts = (self.offsets[rows.start + 1 : rows.stop + 1] - self.offsets[rows]).to(shown.device)
+        at = torch.repeat_interleave(torch.arange(len(counts), device=shown.device), counts)
+        ids = self.ids[start:end].to(shown.device)
+        here = (ids >= columns.start) & (ids < columns.stop)
+        outside = torch.ones_like(shown, dtype=torch.bool)
+        outside[at[here], ids[here].long() - columns.start] = False
+        return shown.masked_fill_(outside, float("-inf"))
+
+
+@dataclass(frozen=True)
 class _How:
     """What is asked of one pass through the head."""
 
     shape: Shape
     entropy: bool
+    kept: Kept | None = None
+
+    def show(self, raw: Tensor, rows: slice, columns: slice) -> Tensor:
+        """The head's output for these rows and vocabulary columns as it enters the softmax."""
+        shown = self.shape(raw)
+        return shown if self.kept is None else self.kept.only(shown, rows, columns)
 
     def outputs(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor | None]:
         """Empty float32 results (N,): log-probabilities, and entropies if asked for."""
@@ -81,13 +106,14 @@ class _FrozenHead(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         logprobs_N, entropy_N = how.outputs(hidden_ND)
         slope_ND = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
+        every = slice(0, len(weight_VD))
         for tile in _tiles(len(hidden_ND), len(weight_VD)):
-            shown = how.shape(F.linear(hidden_ND[tile], weight_VD, bias_V))
+            shown = how.show(F.linear(hidden_ND[tile], weight_VD, bias_V), tile, every)
             scores = torch.log_softmax(shown, -1, dtype=torch.float32)
             at = targets_N[tile, None]
             logprobs_N[tile] = scores.gather(1, at).squeeze(1)
             if entropy_N is not None:
-                entropy_N[tile] = -(scores.exp() * scores).sum(-1)
+                entropy_N[tile] = torch.special.entr(scores.exp()).sum(-1)
             if slope_ND is not None:
                 slope = scores.exp_().neg_()
                 slope.scatter_add_(1, at, slope.new_ones(at.shape))
@@ -113,12 +139,13 @@ class _TrainedHead(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor | None]:
         logprobs_N, entropy_N = how.outputs(hidden_ND)
         total_N = torch.empty_like(logprobs_N)  # log of the sum of exponentials
+        every = slice(0, len(weight_VD))
         for tile in _tiles(len(hidden_ND), len(weight_VD)):
-            shown = how.shape(F.linear(hidden_ND[tile], weight_VD, bias_V)).float()
+            shown = how.show(F.linear(hidden_ND[tile], weight_VD, bias_V), tile, every).float()
             total_N[tile] = shown.logsumexp(-1)
             logprobs_N[tile] = shown.gather(1, targets_N[tile, None]).squeeze(1) - total_N[tile]
             if entropy_N is not None:
-                entropy_N[tile] = total_N[tile] - (shown.softmax(-1) * shown).sum(-1)
+                entropy_N[tile] = torch.special.entr(shown.softmax(-1)).sum(-1)
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, total_N)
         ctx.how = how
         if entropy_N is not None:
@@ -131,9 +158,10 @@ class _TrainedHead(torch.autograd.Function):
         grad_hidden = torch.zeros_like(hidden_ND, dtype=torch.float32)
         grad_weight = torch.empty_like(weight_VD)
         grad_bias = None if bias_V is None else torch.empty_like(bias_V)
+        every = slice(0, len(hidden_ND))
         for tile in _tiles(len(weight_VD), len(hidden_ND)):
             bias = None if bias_V is None else bias_V[tile]
-            shown = ctx.how.shape(F.linear(hidden_ND, weight_VD[tile], bias)).float()
+            shown = ctx.how.show(F.linear(hidden_ND, weight_VD[tile], bias), every, tile).float()
             slope = (shown - total_N[:, None]).exp_().neg_()
             here = ((targets_N >= tile.start) & (targets_N < tile.stop)).nonzero().squeeze(1)
             slope[here, targets_N[here] - tile.start] += 1.0
@@ -147,13 +175,20 @@ class _TrainedHead(torch.autograd.Function):
 
 
 def token_logprobs(
-    hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, *, bias_V: Tensor | None = None, shape: Shape | None = None
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    targets_N: Tensor,
+    *,
+    bias_V: Tensor | None = None,
+    shape: Shape | None = None,
+    kept: Kept | None = None,
 ) -> Tensor:
     """Float32 log-probabilities (N,) of `targets_N` given hidden states (N, D), without ever holding (N, V).
 
-    Hidden states, weight and bias get gradients when they want them.
+    Hidden states, weight and bias get gradients when they want them. With `kept`, each token competes with those that
+    it was sampled among only.
     """
-    return _measure(hidden_ND, weight_VD, bias_V, targets_N, _How(shape or Shape(), entropy=False))[0]
+    return _measure(hidden_ND, weight_VD, bias_V, targets_N, _How(shape or Shape(), entropy=False, kept=kept))[0]
 
 
 def token_logprobs_and_entropy(
@@ -180,17 +215,22 @@ def attach(head: nn.Linear, shape: Shape) -> None:
     """Teach a model's head module a second way to be called, inside its own forward.
 
     `head(hidden_ND, targets_N=targets)` -> logprobs_N; with `entropy=True` -> (logprobs_N, entropy_N); `temperature`
-    divides the logits. Whatever gathers the weight for a forward (sharding) so serves this one too.
+    divides the logits, `kept` limits the tokens. Whatever gathers the weight for a forward (sharding) so serves this
+    one too.
     """
     plain = cast(Callable[[Tensor], Tensor], head.forward)
 
     def forward(
-        hidden: Tensor, targets_N: Tensor | None = None, temperature: float = 1.0, entropy: bool = False
+        hidden: Tensor,
+        targets_N: Tensor | None = None,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        kept: Kept | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         if targets_N is None:
             return plain(hidden)
-        measure = token_logprobs_and_entropy if entropy else token_logprobs
-        shown = replace(shape, temperature=temperature)
-        return measure(hidden, head.weight, targets_N, bias_V=head.bias, shape=shown)
+        how = _How(replace(shape, temperature=temperature), entropy=entropy, kept=kept)
+        logprobs_N, entropy_N = _measure(hidden, head.weight, head.bias, targets_N, how)
+        return logprobs_N if entropy_N is None else (logprobs_N, entropy_N)
 
     head.__dict__["forward"] = forward

@@ -7,16 +7,18 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from engine.crew import helpers_for, in_order
 from engine.cuts import Cuts, lengths, suggested_length
 from engine.failure import Failure
 from engine.render.levels import Level
 from engine.render.pair import render_pair
 from engine.render.renderer import Renderer
-from engine.render.sample import Rendered, Sample
+from engine.render.sample import Rendered, Sample, without_spans
 from engine.render.settings import declared_in, open_renderer, settings_of
 from engine.render.template import Variables
 from engine.rows import AS_SEEN, Declared, Kind, Problem, Report, Row, check, sniff, usable
@@ -175,13 +177,21 @@ def survey_file(
     if renderer is None or report.kind is None:
         return found
     count, until = _Count(), time.monotonic() + (math.inf if seconds is None else seconds)
-    for done, row in enumerate(usable(path, format, report.kind, declared), start=1):
-        count.take(row, *rendered_as(renderer, row))
-        if done % 100 == 0:
-            said(done, report.usable)
-        if time.monotonic() > until:
-            break
+    rows, helpers = usable(path, format, report.kind, declared), helpers_for(report.usable)
+    with closing(in_order(lambda row: _counted(renderer, row), rows, helpers)) as made:
+        for done, (row, (rendered, shared)) in enumerate(made, start=1):
+            count.take(row, rendered, shared)
+            if done % 100 == 0:
+                said(done, report.usable)
+            if time.monotonic() > until:
+                break
     return found | _numbers(count, report, renderer) | _kept(count, report.kind, max_length, drop=drop)
+
+
+def _counted(renderer: Renderer, row: Row) -> tuple[Rendered, int]:
+    """A row as far as it is counted; may be done in another process."""
+    rendered, shared = rendered_as(renderer, row)
+    return without_spans(rendered), shared
 
 
 def _listed(problems: list[Problem]) -> list[dict[str, Any]]:

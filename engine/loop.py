@@ -1,11 +1,12 @@
 """Every step of a run's method: said, measured, evaluated, saved when due, and stopped when asked."""
 
 import math
+import sys
 import time
 
 from engine.best import better, without_gain
 from engine.checkpoint import fault_of, size_of
-from engine.events import Eval, Phase, Saved, Step, Warned
+from engine.events import Attempt, Eval, Phase, Rollout, Saved, Step, Warned
 from engine.failure import Failure
 from engine.memory import measure
 from engine.methods import EVALUATIONS, METHODS
@@ -15,6 +16,7 @@ from engine.stopping import Stopped
 from engine.trainer import Stepped
 
 NON_FINITE_IN_A_ROW = 3
+ROLLOUTS = 100  # groups of sampled answers that a run shows
 
 
 def train_steps(run: Run, last: Last) -> None:
@@ -31,6 +33,7 @@ def train_steps(run: Run, last: Last) -> None:
     while not gains_nothing(run) and (done := next(steps, None)):
         last.step = done.step
         _say_step(run, done, time.perf_counter() - began)
+        _say_rollout(run, done)
         _check_finite(run, done)
         measured = done.step % eval_every == 0 or done.step == run.total
         best = measured and _evaluate(run)
@@ -83,6 +86,41 @@ def _say_step(run: Run, done: Stepped, seconds: float) -> None:
         run.heap.tidy(step.memory[0].allocated)
     run.history.steps.append(step)
     run.say(step)
+
+
+def _say_rollout(run: Run, done: Stepped) -> None:
+    """Show one group of the step's answers, one with signal if there is any; and what its rewards failed at."""
+    if not done.groups:
+        return
+    faults = dict.fromkeys(fault for group in done.groups for one in group.answers for fault in one.grade.faults)
+    for fault in faults:
+        name = fault.partition(":")[0]
+        if name not in run.broken_rewards:
+            run.broken_rewards.add(name)
+            message = f"The reward {fault} Such answers count as without it; the log names the others."
+            run.say(Warned(code="reward_failed", message=message))
+        sys.stderr.write(f"step {done.step}: reward {fault}\n")
+    if done.step % max(1, run.total // ROLLOUTS) and done.step != 1:
+        return
+    group = max(done.groups, key=lambda one: one.has_signal)
+    run.say(
+        Rollout(
+            step=done.step,
+            prompt=group.prompt.messages,
+            expected=group.prompt.expected,
+            answers=[
+                Attempt(
+                    text=one.text,
+                    reward=one.grade.reward,
+                    rewards=one.grade.parts,
+                    advantage=one.advantage,
+                    tokens=len(one.sampled.ids),
+                    truncated=one.sampled.truncated,
+                )
+                for one in group.answers
+            ],
+        )
+    )
 
 
 def _check_finite(run: Run, done: Stepped) -> None:

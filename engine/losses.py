@@ -1,11 +1,13 @@
 """Losses: pure functions of log-probabilities."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.batches import MicroBatch
-from engine.spec import DPO
+from engine.batches import Drawn, MicroBatch
+from engine.spec import DPO, GRPO
 
 
 def imitation(logprobs_N: Tensor, batch: MicroBatch, trained_tokens: int) -> Tensor:
@@ -49,6 +51,47 @@ def preference(logprobs_N: Tensor, batch: MicroBatch, settings: DPO, pairs: int)
         "logps/rejected": sums_P2[:, 1].detach(),
     }
     return losses_P.sum() / pairs, {name: values_P.sum() / pairs for name, values_P in measured.items()}
+
+
+def policy(
+    logprobs_N: Tensor, batch: MicroBatch, settings: GRPO, answers: int, tokens: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Make answers with an advantage likelier, within a clipped ratio to what they were sampled from.
+
+    `answers` and `tokens` are those of the whole optimizer step. The ratio's two sides are normalised over the same
+    kept tokens. GRPO (Shao et al. 2024), GSPO's sequence level (Zheng et al. 2025), and how a step's tokens are
+    weighted: grpo gives every answer, dapo (Yu et al. 2025) every token, the same weight; dr_grpo (Liu et al. 2025)
+    divides by the longest possible answer. KL to the start is the unbiased positive estimate (Schulman 2020).
+    """
+    drawn = cast(Drawn, batch.drawn)
+    device = logprobs_N.device
+    answers_N = torch.from_numpy(batch.answers_N).to(device)
+    advantages_N = torch.from_numpy(drawn.advantages_A).to(device)[answers_N]
+    counts_A = torch.bincount(answers_N, minlength=len(drawn.advantages_A)).clamp(min=1)
+    log_ratio_N = logprobs_N - torch.from_numpy(drawn.logprobs_N).to(device)
+    if settings.importance_sampling_level == "sequence":
+        sums_A = log_ratio_N.new_zeros(len(counts_A)).index_add(0, answers_N, log_ratio_N)
+        log_ratio_N = (sums_A / counts_A)[answers_N]
+    ratio_N = log_ratio_N.exp()
+    clipped_N = ratio_N.clamp(1 - settings.epsilon, 1 + settings.epsilon_high)
+    losses_N = -torch.minimum(ratio_N * advantages_N, clipped_N * advantages_N)
+    weights = {
+        "grpo": 1.0 / (counts_A[answers_N] * answers),
+        "dapo": torch.full_like(ratio_N, 1.0 / max(1, tokens)),
+        "dr_grpo": torch.full_like(ratio_N, 1.0 / (answers * settings.max_completion_length)),
+    }
+    measured = {
+        "ratio": ratio_N,
+        "clip_ratio": ((ratio_N * advantages_N) > (clipped_N * advantages_N)).float(),
+        "logps/difference": log_ratio_N.abs(),
+    }
+    if drawn.reference_N is not None:
+        apart_N = torch.from_numpy(drawn.reference_N).to(device) - logprobs_N
+        kl_N = apart_N.exp() - apart_N - 1
+        losses_N = losses_N + settings.beta * kl_N
+        measured["kl"] = kl_N
+    loss = (losses_N * weights[settings.loss_type]).sum()
+    return loss, {name: values_N.detach().sum() / max(1, tokens) for name, values_N in measured.items()}
 
 
 def per_answer(logprobs_N: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:

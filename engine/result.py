@@ -1,8 +1,8 @@
-"""What a run leaves behind: answers before and after training, the adapter, and in words which step it is from."""
+"""What a run leaves behind: answers before and after training, its weights, and in words which step they are from."""
 
 from pathlib import Path
 
-from engine.adapter import save_adapter, write_probe
+from engine.adapter import save_result, write_probe
 from engine.checkpoint import size_of
 from engine.events import Phase, Sample, Saved
 from engine.run import Run
@@ -33,19 +33,26 @@ def sample(run: Run) -> None:
 
 
 def save(run: Run, probe: Path) -> None:
-    """Write the adapter, and what the clean process will compare it with."""
+    """Write the adapter or model, and what the clean process will compare it with."""
     run.say(Phase(phase="saving"))
-    built, samples, folder = run.trainer.built, run.prepared.train, run.folder.adapter
+    built, samples, folder = run.trainer.built, run.prepared.train, run.folder.result(run.spec)
     run.history.offered = run.trainer.step
-    save_adapter(built, run.tokenizer, run.spec, run.prepared, run.history, folder)
+    save_result(built, run.tokenizer, run.spec, run.prepared, run.history, folder)
     first = samples.ids[: int(samples.offsets[1])].tolist()
     write_probe(built, first, probe)
-    run.say(Saved(step=run.trainer.step, what="adapter", path=folder.name, bytes=size_of(folder)))
+    run.say(
+        Saved(
+            step=run.trainer.step,
+            what="model" if built.adapter is None else "adapter",
+            path=folder.name,
+            bytes=size_of(folder),
+        )
+    )
 
 
 def summary(run: Run, last_step: int) -> str:
     """Whether the run ended early, and which step's weights it offers."""
-    said = []
+    said, what = [], "model" if run.trainer.built.adapter is None else "adapter"
     if last_step < run.total:
         patience = run.spec.saving.early_stopping_patience
         said.append(
@@ -53,8 +60,8 @@ def summary(run: Run, last_step: int) -> str:
         )
     if run.best is not None and run.best.step == run.trainer.step:
         said.append(
-            f"The adapter is that of step {run.trainer.step}, where the eval loss was lowest: {run.best.loss:.4g}."
+            f"The {what} is that of step {run.trainer.step}, where the eval loss was lowest: {run.best.loss:.4g}."
         )
     else:
-        said.append(f"The adapter is that of the last step, {run.trainer.step}.")
+        said.append(f"The {what} is that of the last step, {run.trainer.step}.")
     return " ".join(said)

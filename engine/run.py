@@ -10,7 +10,7 @@ import torch
 from engine import events
 from engine.batches import Plan
 from engine.best import lowest, still_there
-from engine.build import build, context_length, load_tokenizer, stop_ids
+from engine.build import build, check_possible, context_length, load_tokenizer, stop_ids
 from engine.card import History, versions
 from engine.checkpoint import Checkpoints
 from engine.data import Prepared, prepare
@@ -54,10 +54,12 @@ class Run:
     best: Eval | None = None
     saved_step: int = 0
     bad_steps: int = 0
+    broken_rewards: set[str] = field(default_factory=set)
 
 
 def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) -> Run:
     """Data first (its faults show soonest), then the model, then the newest whole checkpoint."""
+    check_possible(spec)
     torch.manual_seed(spec.training.seed)
     say(Phase(phase="loading_data"))
     tokenizer = load_tokenizer(spec)
@@ -67,11 +69,11 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     plan = Plan(
         prepared.train,
         max_length=prepared.max_length,
-        packing=spec.data.packing and "data.packing" not in spec.method.unused,
+        packing=spec.packing,
         batch_size=spec.training.per_device_train_batch_size,
         accumulation=spec.training.gradient_accumulation_steps,
         seed=spec.training.seed,
-    )
+    ).repeated(spec.steps_per_batch)
     stop_if_asked(folder, signals)
     say(Phase(phase="loading_model"))
     built = build(spec)

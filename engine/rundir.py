@@ -1,7 +1,7 @@
 """A run's folder: the whole contract between the engine process and everything else.
 
-`spec.json` goes in; `events.jsonl`, `checkpoints/` and `adapter/` come out; whoever starts the process writes its
-output to `log.txt`, and a file named `stop` asks it to save and end.
+`spec.json` goes in; `events.jsonl`, `checkpoints/` and `adapter/` (or `model/`) come out; whoever starts the process
+writes its output to `log.txt`, and a file named `stop` asks it to save and end.
 """
 
 from dataclasses import dataclass
@@ -53,6 +53,15 @@ class RunDir:
     def adapter(self) -> Path:
         """The result in PEFT's format."""
         return self.path / "adapter"
+
+    @property
+    def model(self) -> Path:
+        """The result when all weights are trained: a whole model folder."""
+        return self.path / "model"
+
+    def result(self, spec: RunSpec) -> Path:
+        """Where a run of this spec leaves what it made."""
+        return self.model if spec.training.full_finetuning else self.adapter
 
     def write_spec(self, spec: RunSpec) -> None:
         """Make the folder and freeze the spec in it."""

@@ -4,20 +4,19 @@ Field names are those of TRL, PEFT and transformers where they have a counterpar
 """
 
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from engine.method import DPO, GRPO, SFT, Method
+from engine.section import Section
+
+__all__ = ["DPO", "GRPO", "SFT", "Method", "RunSpec", "Section"]
 
 MOST_LENGTH = 1_048_576  # tokens of a sequence
 ADAPTER_TARGETS = Literal["all-linear"]
 AUTO = Literal["auto"]
 Ways = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """A frozen group of settings; an unknown key is an error, never ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Data(Section):
@@ -92,56 +91,6 @@ class Data(Section):
         return self.max_length
 
 
-class SFT(Section):
-    """Supervised fine-tuning: imitate the answers in the data."""
-
-    kinds: ClassVar[tuple[str, ...]] = ("chat", "text")  # of rows that it learns from
-    unused: ClassVar[frozenset[str]] = frozenset()  # settings that mean nothing to it
-
-    type: Literal["sft"] = "sft"
-    train_on: Literal["all_turns", "last_turn"] = Field(
-        default="all_turns",
-        title="Train on",
-        description="Every assistant turn of a conversation, or only the last one.",
-    )
-    train_reasoning: bool = Field(
-        default=True,
-        title="Train reasoning",
-        description="Off: the reasoning of a row is read, not learned; the answer after it is.",
-    )
-
-
-class DPO(Section):
-    """Direct preference optimisation: prefer the better of two answers."""
-
-    kinds: ClassVar[tuple[str, ...]] = ("preference",)
-    unused: ClassVar[frozenset[str]] = frozenset({"data.packing"})
-
-    type: Literal["dpo"] = "dpo"
-    loss_type: Literal["sigmoid", "ipo", "orpo"] = Field(
-        default="sigmoid",
-        title="Loss",
-        description="sigmoid is DPO; ipo also holds back where the data are clear; orpo needs no reference and learns "
-        "the form of the better answers too.",
-    )
-    beta: float = Field(
-        default=0.1,
-        gt=0.0,
-        le=100.0,
-        title="Beta",
-        description="How strongly the model is held to where it started (sigmoid, ipo), or how much the preference "
-        "weighs beside imitation (orpo).",
-    )
-
-    @property
-    def refers(self) -> bool:
-        """Whether the loss compares with the weights that the run started from."""
-        return self.loss_type != "orpo"
-
-
-Method = Annotated[SFT | DPO, Field(discriminator="type")]
-
-
 class LoRA(Section):
     """The adapter: PEFT's LoraConfig, field for field."""
 
@@ -178,6 +127,12 @@ class LoRA(Section):
 class Optimizer(Section):
     """AdamW and its learning-rate schedule."""
 
+    optim: Literal["adamw_torch_fused", "adamw_bf16", "adamw_8bit"] = Field(
+        default="adamw_torch_fused",
+        title="Optimizer",
+        description="Bytes for each trained parameter: 12 with adamw_torch_fused, 6 with adamw_bf16 (everything in "
+        "bfloat16, rounded stochastically), about 6 with adamw_8bit (needs bitsandbytes).",
+    )
     learning_rate: float = Field(
         default=2e-4, gt=0.0, le=1.0, title="Learning rate", description="Peak learning rate, after the warm-up."
     )
@@ -230,6 +185,18 @@ class Training(Section):
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         default="auto", title="Precision", description="auto takes bfloat16 where the device computes it fast."
     )
+    quantization: Literal["none", "nf4", "fp8"] = Field(
+        default="none",
+        title="Quantised base",
+        description="The frozen weights in 4 bits (nf4: QLoRA, needs bitsandbytes) or in 8 (fp8, on devices that "
+        "multiply such numbers).",
+    )
+    full_finetuning: bool = Field(
+        default=False,
+        title="Train all weights",
+        description="Instead of an adapter; the result is a whole model. For small models: it needs a multiple of the "
+        "memory.",
+    )
     device: Literal["auto", "cpu"] = Field(
         default="auto", title="Device", description="auto takes an accelerator when there is one."
     )
@@ -244,6 +211,13 @@ class Training(Section):
         if steps == 0:
             raise ValueError("must be -1 (follow the epochs) or at least 1")
         return steps
+
+    @model_validator(mode="after")
+    def all_weights_are_not_quantised(self) -> "Training":
+        """Only a frozen base can be held in fewer bits."""
+        if self.full_finetuning and self.quantization != "none":
+            raise ValueError("quantization must be none when full_finetuning trains all weights")
+        return self
 
 
 class Layout(Section):
@@ -335,11 +309,29 @@ class RunSpec(Section):
     layout: Layout = Layout()
     saving: Saving = Saving()
 
+    @property
+    def packing(self) -> bool:
+        """Whether short rows share a sequence: methods that count rows do not pack them."""
+        return self.data.packing and "data.packing" not in self.method.unused
+
+    @property
+    def steps_per_batch(self) -> int:
+        """Optimizer steps that learn from the same rows before the next ones come."""
+        return self.method.num_iterations if isinstance(self.method, GRPO) else 1
+
     @field_validator("method", mode="before")
     @classmethod
     def a_method_without_its_name_is_sft(cls, method: Any) -> Any:
         """Settings of a method that do not say of which."""
         return {"type": "sft", **method} if isinstance(method, dict) else method
+
+    @model_validator(mode="after")
+    def small_steps_are_not_lost(self) -> "RunSpec":
+        """Weights in bfloat16 swallow small steps unless they are rounded stochastically."""
+        training = self.training
+        if training.full_finetuning and training.dtype == "bfloat16" and self.optimizer.optim != "adamw_bf16":
+            raise ValueError("training.full_finetuning in bfloat16 needs optimizer.optim adamw_bf16, or dtype auto")
+        return self
 
 
 def sections_in(annotation: Any) -> list[type[BaseModel]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from engine.failure import Failure
 
 ADAPTER, OPTIMIZER, RANDOM, STATE = "adapter.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
-_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+_COUNT = ".count"  # ends the name of a whole number among the tensors
 
 
 def save(
@@ -25,10 +25,9 @@ def save(
 ) -> None:
     """Write the four files. Raises OSError (a full disk, for one)."""
     moments = {
-        f"{name}.{moment}": optimizer.state[value][moment]
+        f"{name}.{moment}{'' if isinstance(kept, Tensor) else _COUNT}": torch.as_tensor(kept)
         for name, value in parameters.items()
-        for moment in _MOMENTS
-        if value in optimizer.state
+        for moment, kept in optimizer.state.get(value, {}).items()
     }
     _write(folder / ADAPTER, {name: value.detach() for name, value in parameters.items()})
     _write(folder / OPTIMIZER, moments)
@@ -58,13 +57,23 @@ def load(
         for name, value in parameters.items():
             value.copy_(weights[name])
     optimizer.state.clear()
-    for name, value in parameters.items():
-        if f"{name}.step" in moments:
-            optimizer.state[value] = {moment: moments[f"{name}.{moment}"].to(device) for moment in _MOMENTS}
+    _restore(optimizer, parameters, moments, device)
     torch.set_rng_state(random["cpu"])
     if "device" in random:
         torch.get_device_module(device).set_rng_state(random["device"], device)
     return step
+
+
+def _restore(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    moments: Mapping[str, Tensor],
+    device: torch.device,
+) -> None:
+    """Give each parameter what the optimizer kept for it: tensors on the device, whole numbers as they were."""
+    for key, kept in moments.items():
+        name, _, moment = key.removesuffix(_COUNT).rpartition(".")
+        optimizer.state[parameters[name]][moment] = int(kept) if key.endswith(_COUNT) else kept.to(device)
 
 
 def _random_state(device: torch.device) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from engine import events
-from engine.adapter import verify_adapter
+from engine.adapter import loader, verify_result
 from engine.checkpoint import is_disk_full
 from engine.devices import choose_device, choose_dtype, set_threads
 from engine.events import Finished, Phase
@@ -62,7 +62,7 @@ def _to_the_end(folder: RunDir, say: Say, signals: Signals) -> Finished:
             )
         if run_spec is None or not is_out_of_memory(error):
             raise
-        dtype = choose_dtype(run_spec.training, choose_device(run_spec.training))
+        dtype = choose_dtype(run_spec, choose_device(run_spec.training))
         return _failed(out_of_memory(run_spec, dtype, error), last)
 
 
@@ -93,10 +93,10 @@ def _work(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last)
         del run  # the clean process needs the memory
         if device.type != "cpu":
             torch.accelerator.empty_cache()
-        say(Phase(phase="checking_adapter", detail="loading it in a clean process with stock PEFT"))
-        verdict = verify_adapter(folder.adapter, spec, probe, device)
+        say(Phase(phase="checking_adapter", detail=f"loading it in a clean process with {loader(spec)}"))
+        verdict = verify_result(folder.result(spec), spec, probe, device)
     message = (
-        f"{told} It loads in stock PEFT and its logits agree: {verdict['divergence']:.1g} nats from the trainer's, "
+        f"{told} It loads in {loader(spec)} and its logits agree: {verdict['divergence']:.1g} nats from the trainer's, "
         f"{verdict['effect']:.1g} from the base model's."
     )
     return Finished(status="succeeded", step=last.step, code=code, message=message)

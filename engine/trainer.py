@@ -5,15 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from engine import attention, lora, state
-from engine.batches import MicroBatch, texts
+from engine import attention, optimizers, sampling, state
+from engine.batches import Drawn, MicroBatch, texts
 from engine.build import Built
 from engine.generate import greedy
+from engine.head import Kept
+from engine.rollouts import Group
+from engine.sampling import Draw, Sampled
 from engine.spec import Optimizer
 
 Loss = Callable[[Tensor, MicroBatch], Tensor | tuple[Tensor, Mapping[str, Tensor]]]
@@ -25,7 +28,8 @@ the method measures more, its share of the step's mean of each measurement, by n
 class Stepped:
     """What one optimizer step did; `skipped` when its gradients were not finite and nothing was changed.
 
-    `metrics`: what the method measures besides the loss, by name (rewards, margins, entropy).
+    `metrics`: what the method measures besides the loss, by name (rewards, margins, entropy). `groups`: the answers
+    that the step learned from, where the method samples them.
     """
 
     step: int
@@ -36,6 +40,7 @@ class Stepped:
     trained_tokens: int
     skipped: bool
     metrics: dict[str, float] = field(default_factory=dict)
+    groups: Sequence[Group] = ()
 
 
 class Trainer:
@@ -47,14 +52,7 @@ class Trainer:
         self._stop_ids = list(stop_ids)
         self._max_norm = settings.max_grad_norm
         self._parameters = built.parameters()
-        self._optimizer = torch.optim.AdamW(
-            self._parameters.values(),
-            lr=settings.learning_rate,
-            betas=(settings.adam_beta1, settings.adam_beta2),
-            eps=settings.adam_epsilon,
-            weight_decay=settings.weight_decay,
-            fused=built.device.type in {"cpu", "cuda", "xpu", "mps"},
-        )
+        self._optimizer = optimizers.make(self._parameters, settings, built.device)
         self._reset()
 
     def forward_backward(self, batch: MicroBatch, loss: Loss) -> None:
@@ -105,6 +103,12 @@ class Trainer:
         """Greedy answers (token ids without the stop token) to prompts given as token ids."""
         return greedy(self.built, prompts, self._stop_ids, max_new_tokens)
 
+    def sample_groups(
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], draw: Draw, max_new_tokens: int
+    ) -> list[list[Sampled]]:
+        """Answers drawn from the weights as they are, one per seed of a prompt's row in `seeds`."""
+        return sampling.sample(self.built, prompts, seeds, draw, self._stop_ids, max_new_tokens)
+
     def save(self, folder: Path) -> None:
         """Write everything that resuming needs into an existing folder."""
         state.save(folder, self.step, self._parameters, self._optimizer, self.built.device)
@@ -115,8 +119,8 @@ class Trainer:
         self._reset()
 
     def base_model(self) -> AbstractContextManager[None]:
-        """The same weights with the adapter off, inside the block."""
-        return lora.switched_off(self.built.model)
+        """The base model's weights, inside the block."""
+        return self.built.base_model()
 
     def reference_model(self) -> AbstractContextManager[None]:
         """The weights that the run started from, inside the block."""
@@ -135,7 +139,8 @@ class Trainer:
         hidden_TD = self._hidden(batch)
         sources_N = torch.from_numpy(batch.sources_N).to(device)
         targets_N = torch.from_numpy(batch.ids_T[batch.trained_T]).to(device)
-        logprobs_N = self.built.head(hidden_TD.index_select(0, sources_N), targets_N=targets_N)
+        under = _under(batch.drawn) if batch.drawn is not None else {}
+        logprobs_N = self.built.head(hidden_TD.index_select(0, sources_N), targets_N=targets_N, **under)
         return cast(Tensor, logprobs_N)
 
     def _hidden(self, batch: MicroBatch) -> Tensor:
@@ -155,3 +160,11 @@ class Trainer:
             for at, new in texts(batch.lengths, batch.answers)
         ]
         return torch.cat(parts)
+
+
+def _under(drawn: Drawn) -> dict[str, Any]:
+    """What the head is told so that targets are scored as they were drawn."""
+    if drawn.kept is None:
+        return {"temperature": drawn.temperature}
+    kept = Kept(torch.from_numpy(drawn.kept), torch.from_numpy(drawn.kept_offsets))
+    return {"temperature": drawn.temperature, "kept": kept}

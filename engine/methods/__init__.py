@@ -4,9 +4,17 @@ from collections.abc import Callable, Iterator
 
 from engine.batches import Plan, Samples
 from engine.evaluation import Evaluated
-from engine.methods import dpo, sft
+from engine.methods import dpo, grpo, sft
 from engine.spec import RunSpec
 from engine.trainer import Stepped, Trainer
 
-METHODS: dict[str, Callable[[Trainer, RunSpec, Plan], Iterator[Stepped]]] = {"sft": sft.sft, "dpo": dpo.dpo}
-EVALUATIONS: dict[str, Callable[[Trainer, RunSpec, Samples], Evaluated]] = {"sft": sft.held_out, "dpo": dpo.held_out}
+METHODS: dict[str, Callable[[Trainer, RunSpec, Plan], Iterator[Stepped]]] = {
+    "sft": sft.sft,
+    "dpo": dpo.dpo,
+    "grpo": grpo.grpo,
+}
+EVALUATIONS: dict[str, Callable[[Trainer, RunSpec, Samples], Evaluated]] = {
+    "sft": sft.held_out,
+    "dpo": dpo.held_out,
+    "grpo": grpo.held_out,
+}

@@ -163,7 +163,8 @@ class _Open:
         """Append tokens; of a prompt (not trained) only what the sample does not have yet."""
         skip, base = 0 if trained else len(self.ids), len(self.ids)
         ids, kinds, roles = ids[skip:], kinds[skip:], roles[skip:]
-        edges = np.flatnonzero((np.diff(kinds) != 0) | (np.diff(roles) != 0)) + 1
+        both = kinds * len(ROLES) + roles
+        edges = np.flatnonzero(both[1:] != both[:-1]) + 1
         for start, end in itertools.pairwise([0, *edges.tolist(), len(kinds)]):
             if start < end:
                 self.spans.append(Span(KINDS[kinds[start]], ROLES[roles[start]], turn, base + start, base + end))

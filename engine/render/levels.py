@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from jinja2 import meta, nodes
@@ -65,7 +65,7 @@ class Level:
         """What sets it: of the default its own value spelled out, where it has one."""
         return self.variables or next(iter(self.alike), {})
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Equal for equal variables."""
         return json.dumps(dict(self.variables), sort_keys=True, default=str)

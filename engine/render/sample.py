@@ -82,6 +82,11 @@ class Rendered:
     refusals: list[Refusal] = field(default_factory=list)
 
 
+def without_spans(rendered: Rendered) -> Rendered:
+    """The same row without saying whose each token is: less to keep and to send."""
+    return replace(rendered, samples=[replace(sample, spans=[]) for sample in rendered.samples])
+
+
 class CannotRender(Exception):
     """Raised while a turn is rendered; becomes its Refusal."""
 

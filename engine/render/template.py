@@ -77,7 +77,7 @@ class ChatTemplate:
 
         Raises CannotRender when the template refuses the conversation, Failure when it does not end.
         """
-        return self._apply([self._fitted(message) for message in messages], tools, cue=cue, variables=variables)
+        return self._apply([self.fitted(message) for message in messages], tools, cue=cue, variables=variables)
 
     def _apply(
         self,
@@ -97,7 +97,7 @@ class ChatTemplate:
                 text = self.tokenizer.apply_chat_template(
                     messages,
                     tools=tools or None,
-                    chat_template=self._source(tools),
+                    chat_template=self.text(tools),
                     tokenize=False,
                     add_generation_prompt=cue,
                     **told,
@@ -106,7 +106,7 @@ class ChatTemplate:
             raise CannotRender("template_refuses", f"The chat template refuses it: {error}") from error
         return checked(str(text), self.limits)
 
-    def _source(self, tools: list[dict[str, Any]]) -> str:
+    def text(self, tools: list[dict[str, Any]]) -> str:
         """The template's text, with the clock in front where it asks for one.
 
         Failure for one that raises to a power: working that out can take hours, and nothing could stop it.
@@ -120,7 +120,7 @@ class ChatTemplate:
             self._screened.add(source)
         return self._clock + source if "strftime_now" in source else source
 
-    def _fitted(self, message: Message) -> Message:
+    def fitted(self, message: Message) -> Message:
         """A message in the form that this template shows: content as text or parts, arguments as object or text."""
         fitted = {key: value for key, value in message.items() if key != "weight"}
         if "tool_calls" in fitted:

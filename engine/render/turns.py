@@ -10,6 +10,7 @@ from engine.render.bridge import Bridge
 from engine.render.levels import Level, Levels, probe
 from engine.render.own import OWN_ANSWER, Piece, locate, own_pieces
 from engine.render.sample import CannotRender
+from engine.render.skeleton import Skeletons
 from engine.render.template import ChatTemplate, Variables
 from engine.rows.model import Message
 
@@ -51,6 +52,7 @@ class TurnReader:
         """`stops`: the texts of the stop tokens; `markers`: those of all control tokens."""
         self.bridge = bridge
         self.template = template
+        self.skeletons = Skeletons(template)
         self.stops = sorted(stops, key=len, reverse=True)
         self.markers = markers
         self._cues: dict[tuple[str, ...], str] = {}
@@ -111,7 +113,7 @@ class TurnReader:
         return not (message.get("reasoning_content") or "").strip() or any(one.thinks for one in self.levels.levels)
 
     def _render(self, messages: list[Message], tools: list[dict[str, Any]], level: Level, *, cue: bool) -> str:
-        return self.template.render(messages, tools, cue=cue, variables=level.variables)
+        return self.skeletons.render(messages, tools, cue=cue, variables=level.variables)
 
     def _choose(self, messages: list[Message], k: int, tools: list[dict[str, Any]], given: Variables) -> _Candidate:
         """The level whose prompt this turn goes on from; else a donor with a reduced history. Raises CannotRender."""

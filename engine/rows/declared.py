@@ -9,7 +9,7 @@ from engine.failure import Failure
 from engine.rows.beside import EFFORT, KWARGS, SYSTEMS, THINKING, Columns
 from engine.rows.model import Kind, cut
 
-BESIDE = (*SYSTEMS, "tools", KWARGS, EFFORT, THINKING)
+BESIDE = (*SYSTEMS, "tools", "metadata", KWARGS, EFFORT, THINKING)
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,8 @@ class Row:
     `chat`: `messages` is the whole conversation. `preference`: `prompt`, then `chosen` or `rejected` (all messages).
     `prompt`: `prompt`, and `answer` where the file has a reference answer. `text`: `text`.
     `shape` is the form it was written in; `tools` are the JSON schemas that the conversation may call;
-    `chat_template_kwargs` is what the chat template is told for this row, whatever it is told for the others.
+    `chat_template_kwargs` is what the chat template is told for this row, whatever it is told for the others;
+    `metadata` is what else a prompt's row says, for rewards.
     """
 
     kind: Kind
@@ -65,6 +66,7 @@ class Row:
     text: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     number: int = 0
     line: int | None = None
 

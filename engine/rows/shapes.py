@@ -206,7 +206,10 @@ def _prompt(columns: Columns, name: str, faults: Faults) -> Row:
         if prompt[-1]["role"] == "assistant":
             faults.add("ends_in_answer", f"“{name}” ends with an assistant turn.", "End it with the user's turn.")
     answer = next((columns.values[key] for key in REFERENCES if columns.filled(key)), "")
-    return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), **_beside(columns, faults))
+    held = from_json_text(columns.values.get("metadata"))
+    metadata = held if isinstance(held, dict) else {}
+    beside = _beside(columns, faults)
+    return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), metadata=metadata, **beside)
 
 
 def _preference(columns: Columns, present: Present, faults: Faults) -> Row | None:

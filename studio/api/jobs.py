@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from engine.spec import Data, RunSpec
 from studio import runs, workers
 from studio.api.deps import After, Limit, Page, TheStudio, page_of
-from studio.api.openai_jobs import Job, JobRequest, check_supported, job_of, spec_of
+from studio.api.openai_jobs import METHODS_HERE, Job, JobRequest, check_supported, job_of, spec_of
 from studio.context import Studio
 from studio.db.tables import Dataset, Model, Run, RunEvent
 from studio.defaults import suggest
@@ -71,7 +71,8 @@ def suggested(studio: Studio, session: Session, request: JobRequest) -> RunSpec:
     model, dataset = session.get(Model, request.model), session.get(Dataset, request.training_file)
     if model is None or dataset is None:
         return plain  # refused, with the reason, when the run is made
-    spec = suggest(dataset, model, workers.devices(session, studio.settings.lease_seconds))
+    method = METHODS_HERE[request.method.type if request.method else "supervised"]
+    spec = suggest(dataset, model, workers.devices(session, studio.settings.lease_seconds), method)
     if dataset.status == "ready":
         return spec
     training = spec.training.model_copy(update={"num_train_epochs": plain.training.num_train_epochs})

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from engine.spec import Optimizer, RunSpec
+from engine.spec import DPO, Optimizer, RunSpec
 from studio import runs
 from studio.db.tables import Dataset, Run, RunEvent, now
 from studio.errors import Invalid
@@ -23,6 +23,7 @@ STATUS: dict[str, JobStatus] = {
     "failed": "failed",
     "cancelled": "cancelled",
 }
+METHODS_HERE = {"supervised": "sft", "dpo": "dpo"}  # OpenAI's names and ours
 DEFAULT_RATE = Optimizer().learning_rate
 RESULTS_PREFIX = "results-"  # + the run id: the metrics of a run, as a file of the files API
 
@@ -57,12 +58,24 @@ class Supervised(Asked):
     hyperparameters: Hyperparameters = Hyperparameters()
 
 
+class PreferenceHyperparameters(Hyperparameters):
+    """Those of every method, and how strongly the model is held to where it started."""
+
+    beta: Literal["auto"] | Annotated[float, Field(gt=0, le=100)] = "auto"
+
+
+class Preference(Asked):
+    """Settings of direct preference optimisation."""
+
+    hyperparameters: PreferenceHyperparameters = PreferenceHyperparameters()
+
+
 class Method(Asked):
     """How the file is learned from."""
 
     type: Literal["supervised", "dpo", "reinforcement"] = "supervised"
     supervised: Supervised | None = None
-    dpo: dict[str, Any] | None = None
+    dpo: Preference | None = None
     reinforcement: dict[str, Any] | None = None
 
 
@@ -98,11 +111,24 @@ class UsedSupervised(BaseModel):
     hyperparameters: UsedHyperparameters
 
 
+class UsedPreferenceHyperparameters(UsedHyperparameters):
+    """Those of every method, and the beta."""
+
+    beta: float
+
+
+class UsedPreference(BaseModel):
+    """Settings of direct preference optimisation, as used."""
+
+    hyperparameters: UsedPreferenceHyperparameters
+
+
 class UsedMethod(BaseModel):
     """How the file is learned from."""
 
-    type: Literal["supervised"] = "supervised"
-    supervised: UsedSupervised
+    type: Literal["supervised", "dpo"] = "supervised"
+    supervised: UsedSupervised | None = None
+    dpo: UsedPreference | None = None
 
 
 class JobError(BaseModel):
@@ -146,16 +172,20 @@ def check_supported(request: JobRequest) -> None:
             param="validation_file",
             advice="Leave it out, or set data.eval_fraction through POST /v1/runs.",
         )
-    if request.method is not None and request.method.type != "supervised":
-        raise Invalid(f"The method {request.method.type} is not supported; use supervised.", param="method.type")
+    if request.method is not None and request.method.type not in METHODS_HERE:
+        raise Invalid(
+            f"The method {request.method.type} is not supported; use {' or '.join(METHODS_HERE)}.", param="method.type"
+        )
     if request.integrations:
         raise Invalid("Integrations are not supported; leave them out.", param="integrations")
 
 
 def asked_hyperparameters(request: JobRequest) -> Hyperparameters:
     """The hyperparameters from wherever the request has them; `method` wins over the older place."""
-    if request.method is not None and request.method.supervised is not None:
-        return request.method.supervised.hyperparameters
+    method = request.method or Method()
+    own = {"supervised": method.supervised, "dpo": method.dpo}.get(method.type)
+    if own is not None:
+        return own.hyperparameters
     return request.hyperparameters or Hyperparameters()
 
 
@@ -179,8 +209,19 @@ def spec_of(request: JobRequest, suggested: RunSpec) -> RunSpec:
     values = suggested.model_dump()
     values["training"] |= training
     values["optimizer"] |= optimizer
+    values["method"] = method_of(request, suggested)
     values["name"] = request.suffix or suggested.name
     return RunSpec.model_validate(values)
+
+
+def method_of(request: JobRequest, suggested: RunSpec) -> dict[str, Any]:
+    """The method that the job names, supervised where it names none, with its own settings."""
+    name = METHODS_HERE[request.method.type if request.method else "supervised"]
+    method: dict[str, Any] = suggested.method.model_dump() if suggested.method.type == name else {"type": name}
+    asked = asked_hyperparameters(request)
+    if isinstance(asked, PreferenceHyperparameters) and asked.beta != "auto":
+        method["beta"] = asked.beta
+    return method
 
 
 def split_batch(batch_size: int, fits: int) -> dict[str, int]:
@@ -236,10 +277,18 @@ def used(spec: RunSpec) -> UsedHyperparameters:
     )
 
 
+def used_method(spec: RunSpec) -> UsedMethod:
+    """The run's method as OpenAI's API tells it; a method that it does not know is told as supervised."""
+    common = used(spec)
+    if isinstance(spec.method, DPO):
+        own = UsedPreferenceHyperparameters(**common.model_dump(), beta=spec.method.beta)
+        return UsedMethod(type="dpo", dpo=UsedPreference(hyperparameters=own))
+    return UsedMethod(supervised=UsedSupervised(hyperparameters=common))
+
+
 def job_of(session: Session, run: Run) -> Job:
     """The run as a job."""
     spec = runs.spec_of(run)
-    hyperparameters = used(spec)
     succeeded, ended = run.status == "succeeded", run.finished_at is not None
     ends_at = None if ended or run.seconds_left is None else now() + timedelta(seconds=run.seconds_left)
     return Job(
@@ -256,7 +305,7 @@ def job_of(session: Session, run: Run) -> Job:
         seed=spec.training.seed,
         suffix=run.name or None,
         error=job_error(run),
-        hyperparameters=hyperparameters,
-        method=UsedMethod(supervised=UsedSupervised(hyperparameters=hyperparameters)),
+        hyperparameters=used(spec),
+        method=used_method(spec),
         metadata=run.user_metadata,
     )

@@ -126,7 +126,10 @@ class Screen:
             for advice in event.advice:
                 self.line(f"  {advice}")
         elif event.status == "succeeded":
-            self.line(f"Done. The adapter is in {self.run_dir.adapter}")
+            if event.message:
+                self.line(event.message)
+            what = "model" if self.run_dir.model.exists() else "adapter"
+            self.line(f"Done. The {what} is in {self.run_dir.path / what}")
         else:
             self.line(f"{event.status.capitalize()} after step {event.step}.")
             self.line(f"Go on with the same command and --out {self.run_dir.path}")

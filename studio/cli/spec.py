@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 import yaml
 from pydantic import BaseModel
 
-from engine.spec import Data, RunSpec
+from engine.spec import METHODS, Data, RunSpec
 from studio.cli.console import out, say_json
 from studio.errors import Invalid
 
@@ -18,9 +18,15 @@ EXAMPLE = RunSpec(name="first try", model="smollm2-135m-instruct", data=Data(dat
 
 
 @app.command()
-def example() -> None:
+def example(
+    method: Annotated[
+        str, typer.Option(help=f"How to learn: {', '.join(METHODS)}. Each has settings of its own.")
+    ] = "sft",
+) -> None:
     """Print a complete spec as YAML, every setting with its default and what it means."""
-    out.file.write("".join(lines(EXAMPLE)))
+    if method not in METHODS:
+        raise Invalid(f"There is no method {method[:40]!r}.", param="method", advice=f"There are {', '.join(METHODS)}.")
+    out.file.write("".join(lines(EXAMPLE.model_copy(update={"method": METHODS[method]()}))))
 
 
 @app.command()

@@ -272,7 +272,7 @@ def name_field(form: Form) -> None:
 
 def method_field(form: Form) -> gr.Radio:
     """The choice of the method, which the page shows by itself."""
-    choices = [(text(f"method.{name}_choice"), name) for name in METHODS]
+    choices = method_choices()
     chosen = gr.Radio(
         choices=choices,
         value=choices[0][1],
@@ -284,3 +284,10 @@ def method_field(form: Form) -> gr.Radio:
     )
     form.fields[METHOD] = chosen
     return chosen
+
+
+def method_choices(kind: str = "") -> list[tuple[str, str]]:
+    """What each method does; and what it would need, where the dataset is of a `kind` that it cannot learn from."""
+    fits = {name: not kind or kind in section.kinds for name, section in METHODS.items()}
+    needs = {name: "" if fit else f" · {text(f'method.{name}_needs')}" for name, fit in fits.items()}
+    return [(text(f"method.{name}_choice") + need, name) for name, need in needs.items()]

@@ -36,6 +36,7 @@ EN = {
     "train.all_good": "every row is usable",
     "train.settings": "{method} · {adapter} · {length}",
     "train.adapter": "LoRA rank {r}",
+    "train.whole": "all weights",
     "train.epochs": "{n} epochs",
     "train.epoch": "1 epoch",
     "train.steps": "{n} steps",

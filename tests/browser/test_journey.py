@@ -81,7 +81,7 @@ def test_from_a_dropped_file_to_a_downloaded_adapter(
     page.screenshot(path=screenshots / "journey-done.png", full_page=True)
 
     with page.expect_download() as download:
-        page.get_by_role("link", name=text("run.download")).click()
+        page.get_by_role("link", name=text("run.download_adapter")).click()
     with zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes())) as adapter:
         names = {Path(name).name for name in adapter.namelist()}
     assert {"adapter_config.json", "adapter_model.safetensors"} <= names

@@ -25,7 +25,7 @@ STATES = {
     "run-running": (f"/run?id={seed.RUNNING}", "step 48 of 75"),
     "run-preparing": (f"/run?id={seed.PREPARING}", text("phase.loading_model")),
     "run-queued": (f"/run?id={seed.QUEUED}", text("run.waiting")),
-    "run-done": (f"/run?id={seed.DONE}", text("run.download")),
+    "run-done": (f"/run?id={seed.DONE}", text("run.download_adapter")),
     "run-failed": (f"/run?id={seed.FAILED}", "Turn on Recompute activations."),
     "run-paused": (f"/run?id={seed.PAUSED}", text("run.paused")),
     "run-cancelled": (f"/run?id={seed.CANCELLED}", text("status.cancelled")),
@@ -169,7 +169,9 @@ def test_what_an_action_is_refused_for_is_told_in_words(watch: Watch, seeded: st
     page.get_by_role("alert").filter(has_text="There is no run '<b>none'").wait_for()
 
 
-def test_data_that_does_not_fit_the_method_is_told_before_the_start(watch: Watch, seeded: str) -> None:
+def test_the_method_follows_the_data_and_what_cannot_be_chosen_says_what_it_needs(watch: Watch, seeded: str) -> None:
     page = watch(seeded).open(f"/?dataset={seed.PAIRS}&model={seed.STARTER}")
-    page.get_by_text("SFT learns from chat or text rows").wait_for()
-    assert page.get_by_role("button", name=text("train.need_usable")).is_disabled()
+    page.get_by_text("DPO · LoRA rank 16").wait_for()
+    page.get_by_text(f"{text('method.sft_choice')} · {text('method.sft_needs')}").click()
+    page.get_by_text("DPO · LoRA rank 16").wait_for()
+    page.get_by_role("button", name="Start · about").wait_for()

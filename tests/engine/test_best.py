@@ -17,7 +17,7 @@ SAVING = {"eval_steps": 2, "save_steps": 5, "save_total_limit": 1, "sample_promp
 
 @pytest.fixture(autouse=True)
 def unproven(monkeypatch):
-    monkeypatch.setattr("engine.train.verify_adapter", lambda *_: {"divergence": 0.0, "effect": 1.0})
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
 
 
 @pytest.fixture

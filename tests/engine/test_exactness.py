@@ -87,7 +87,7 @@ def test_R01_five_steps_and_five_resumed_are_ten_straight_bit_for_bit(make_run, 
 
 
 def test_R03_a_half_written_newest_checkpoint_is_passed_over_and_the_result_is_the_same(make_run, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_adapter", lambda *_: {"divergence": 0.0, "effect": 1.0})
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
     straight, broken = make_run("straight"), make_run("broken")
     assert train(straight.path) == 0
     assert train(broken.path) == 0

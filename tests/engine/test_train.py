@@ -27,7 +27,7 @@ def said(run, kind):
 @pytest.fixture
 def unproven(monkeypatch):
     """Leave out the clean process, which other tests run: it takes seconds."""
-    monkeypatch.setattr("engine.train.verify_adapter", lambda *_: {"divergence": 0.0, "effect": 1.0})
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss"])

@@ -61,6 +61,17 @@ def run(studio, ready):
     return made
 
 
+def test_a_whole_model_is_zipped_as_one(studio, run):
+    run.status, run.spec = "succeeded", {**run.spec, "training": {"full_finetuning": True}}
+    with pytest.raises(NotFound, match="no model to download"):
+        zip_file(studio.storage, run)
+    folder = studio.storage.run_dir(run.id).model
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with zip_file(studio.storage, run) as file, zipfile.ZipFile(file) as archive:
+        assert archive.namelist() == [f"{run.id}-model/config.json"]
+
+
 def test_an_adapter_is_zipped_without_links_into_one_folder(studio, run):
     with pytest.raises(NotFound, match="queued"):
         zip_adapter(studio.storage, run)

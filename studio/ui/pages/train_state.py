@@ -52,6 +52,7 @@ class State(Cards):
         new = form.values_of(self.suggestion(session, chosen, mine.get(form.METHOD)))
         changed = {name: value for name, value in mine.items() if before and value != before.get(name)}
         values = form.values_of(fresh) if fresh else new | changed | {form.METHOD: new[form.METHOD]}
+        shown_method = before.get(form.METHOD) if before else None
         preview = learning.preview_of(session, self.studio, chosen, values)
         done = (
             chosen.dataset is not None and chosen.dataset.status == "ready",
@@ -77,11 +78,8 @@ class State(Cards):
                 active=chosen.pending or learning.waits(preview) or any(model.status in BUSY for model in listed),
             ),
             **({} if values == mine else self.form.show(values)),
-            **(
-                {}
-                if values[form.METHOD] == mine.get(form.METHOD) == before.get(form.METHOD)
-                else self.form.suit(values[form.METHOD])
-            ),
+            **({} if values[form.METHOD] == shown_method else self.form.suit(values[form.METHOD])),
+            self.method: gr.update(choices=form.method_choices(chosen.kind), value=values[form.METHOD]),
             **self.judge(session, values, dataset_id, model_id),
         }
 

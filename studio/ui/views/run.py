@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from studio.adapters import kind_of
 from studio.curves import Curves
 from studio.db.tables import Dataset, Model, Run
 from studio.packs import Numbers
@@ -127,7 +128,7 @@ def outcome(run: Run) -> Child:
         return failure(run)
     if run.status == "succeeded":
         detail = el("div", run.phase_detail, cls="quiet small") if run.phase_detail else None
-        return note("good", text("run.done"), detail)
+        return note("good", text(f"run.done_{kind_of(run)}"), detail)
     return note("warn", text("run.paused")) if run.status == "paused" else None
 
 
@@ -154,7 +155,13 @@ def actions(run: Run) -> list[Child]:
     shown: list[Child] = []
     if run.status == "succeeded":
         shown.append(
-            el("a", text("run.download"), cls="action first", href=url(f"/v1/adapters/{run.id}"), download=True)
+            el(
+                "a",
+                text(f"run.download_{kind_of(run)}"),
+                cls="action first",
+                href=url(f"/v1/adapters/{run.id}"),
+                download=True,
+            )
         )
     if run.status in ("paused", "failed"):
         shown.append(button("resume", first=run.status == "paused"))

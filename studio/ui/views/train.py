@@ -35,6 +35,11 @@ class Chosen:
         return any(one is not None and one.status in BUSY for one in (self.dataset, self.model))
 
     @property
+    def kind(self) -> str:
+        """Of the dataset's rows; empty while nobody knows."""
+        return self.dataset.kind or "" if self.dataset is not None and self.dataset.status == "ready" else ""
+
+    @property
     def ready(self) -> bool:
         """Whether a run could be made, were its settings right."""
         return all(one is not None and one.status == "ready" for one in (self.dataset, self.model))
@@ -125,7 +130,7 @@ def method(spec: RunSpec | None, devices: Sequence[dict[str, Any]]) -> Html:
     settings = text(
         "train.settings",
         method=text(f"method.{spec.method.type}"),
-        adapter=text("train.adapter", r=spec.lora.r),
+        adapter=text("train.whole") if spec.training.full_finetuning else text("train.adapter", r=spec.lora.r),
         length=length(spec),
     )
     return el("div", el("p", el("b", settings)), el("p", more), el("p", device, cls="quiet small"), cls="words")
@@ -154,7 +159,7 @@ def steps(spec: RunSpec, dataset: Dataset, preview: Preview | None = None) -> in
         return spec.training.max_steps
     share = 1.0 - spec.data.eval_fraction
     sequences = share * dataset.usable
-    if spec.data.packing:
+    if spec.packing:
         most = length_of(spec, dataset, preview)
         sequences = min(sequences, share * tokens_of(spec, dataset, preview) / most)
     batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps

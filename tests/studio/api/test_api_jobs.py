@@ -3,7 +3,7 @@
 import pytest
 
 from engine.spec import Data, RunSpec
-from studio.api.openai_jobs import JobRequest, spec_of, split_batch
+from studio.api.openai_jobs import JobRequest, spec_of, split_batch, used_method
 
 PLAIN = RunSpec(model="m", data=Data(dataset="file-1"))
 
@@ -32,6 +32,13 @@ def test_the_method_wins_over_the_older_place():
     assert asked(hyperparameters={"n_epochs": 9}, method=method).training.num_train_epochs == 2
 
 
+def test_a_preference_job_has_its_own_settings_and_tells_them():
+    method = {"type": "dpo", "dpo": {"hyperparameters": {"n_epochs": 2, "beta": 0.3}}}
+    spec = asked(method=method)
+    assert (spec.method.type, spec.method.beta, spec.training.num_train_epochs) == ("dpo", 0.3, 2)
+    assert used_method(spec).dpo.hyperparameters.beta == 0.3
+
+
 @pytest.mark.parametrize(
     ("batch", "fits", "expected"), [(6, 4, (3, 2)), (8, 4, (4, 2)), (7, 4, (1, 7)), (2, 4, (2, 1)), (1, 1, (1, 1))]
 )
@@ -43,7 +50,8 @@ def test_a_batch_is_split_into_what_fits_and_what_is_accumulated(batch, fits, ex
     ("change", "param"),
     [
         ({"validation_file": "file-2"}, "validation_file"),
-        ({"method": {"type": "dpo"}}, "method.type"),
+        ({"method": {"type": "reinforcement"}}, "method.type"),
+        ({"method": {"type": "dpo", "dpo": {"hyperparameters": {"beta": 0}}}}, "method.dpo.hyperparameters.beta"),
         ({"integrations": [{"type": "wandb"}]}, "integrations"),
         ({"hyperparameters": {"n_epochs": 0}}, "hyperparameters.n_epochs"),
         ({"hyperparameters": {"n_epochs": "many"}}, "hyperparameters.n_epochs"),

@@ -7,7 +7,7 @@ import annotated_types
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.spec import Data, Layout, LoRA, Optimizer, RunSpec, Saving, Training, settings
+from engine.spec import METHODS, Data, Layout, LoRA, Optimizer, RunSpec, Saving, Training, settings
 from studio.ui import form
 
 DEFAULT = RunSpec(model="m", data=Data(dataset="d"))
@@ -68,6 +68,7 @@ def legal(section: type[Any]) -> st.SearchStrategy[Any]:
 SPECS = st.builds(
     RunSpec,
     model=st.just("m"),
+    method=st.one_of([legal(section) for section in METHODS.values()]),
     name=st.text(max_size=40),
     data=legal(Data),
     lora=legal(LoRA),
@@ -82,14 +83,21 @@ SPECS = st.builds(
 def test_what_the_form_shows_of_a_spec_reads_back_as_the_same_spec(spec: RunSpec) -> None:
     read, faults = form.read(form.values_of(spec), model=spec.model, dataset=spec.data.dataset)
     assert faults == {}
-    assert read == spec
+    assert read is not None
+    unused = {name for name in settings(spec) if name in spec.method.unused}
+    assert {**settings(read), **dict.fromkeys(unused)} == {
+        **settings(spec),
+        **dict.fromkeys(unused),
+    }
 
 
 def test_every_setting_is_asked_for_once_with_a_title_and_help() -> None:
     asked = [one for group in form.groups() for one in group.settings]
     names = [one.name for one in asked]
     assert len(names) == len(set(names))
-    assert {*names} | form.ELSEWHERE >= {*settings(DEFAULT)}
+    for method, section in METHODS.items():
+        mine = {one.leaf for one in asked if one.asked(method)} | section.unused | form.ELSEWHERE
+        assert mine >= {*settings(DEFAULT.model_copy(update={"method": section()}))}
     assert all(one.title and one.help for one in asked)
 
 
@@ -135,3 +143,15 @@ def test_a_whole_number_that_arrives_as_a_float_is_whole() -> None:
     assert list(faults) == ["lora.r"]
     _, faults = form.read(form.values_of(DEFAULT) | {"optimizer.weight_decay": math.nan}, model="m", dataset="d")
     assert list(faults) == ["optimizer.weight_decay"]
+
+
+def test_a_method_has_its_own_settings_and_no_others() -> None:
+    values = form.values_of(DEFAULT) | {form.METHOD: "dpo", "method.dpo.beta": 0.5, "data.packing": False}
+    spec, faults = form.read(values, model="m", dataset="d")
+    assert faults == {}
+    assert spec is not None
+    assert (spec.method.type, spec.method.beta, spec.data.packing) == ("dpo", 0.5, True)
+    _, faults = form.read(values | {"method.dpo.beta": 0.0}, model="m", dataset="d")
+    assert list(faults) == ["method.dpo.beta"]
+    _, faults = form.read(values | {form.METHOD: "sft", "method.dpo.beta": 0.0}, model="m", dataset="d")
+    assert faults == {}

@@ -1,0 +1,213 @@
+"""`python -m bench.dpo --against trl`: a preference step beside TRL's, same model, rows and precision, in turn.
+
+A step of ours holds the reference of its rows too, although a run measures it only once per row. Loss and gradients are
+compared in float32 first: the two sides compute the same thing.
+"""
+
+import argparse
+import itertools
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import DPOConfig, DPOTrainer
+
+from bench import versus
+from engine import starter
+from engine.batches import MicroBatch, Plan
+from engine.build import build, load_tokenizer, stop_ids
+from engine.data import prepare
+from engine.losses import per_answer, preference
+from engine.spec import DPO, RunSpec
+from engine.trainer import Trainer
+
+PAIRS, ANSWER_WORDS = 4, 40
+PROMPT_WORDS = {"short": 15, "long": 350}
+BETA, RATE = 0.1, 1e-4
+
+
+def write_pairs(path: Path, words: int, rows: int) -> None:
+    """Pairs whose prompts have about so many words."""
+    text = itertools.cycle(" ".join(versus.sentences()).split())
+    take = lambda count: " ".join(itertools.islice(text, count))  # noqa: E731 - one word for one thing
+    made = [
+        {name: take(count) for name, count in (("prompt", words), ("chosen", ANSWER_WORDS), ("rejected", ANSWER_WORDS))}
+        for _ in range(rows)
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in made), encoding="utf-8")
+
+
+def spec_of(model: Path, rows: Path, dtype: str) -> RunSpec:
+    """Four pairs a step, LoRA on every linear layer."""
+    return RunSpec.model_validate(
+        {
+            "model": str(model),
+            "data": {"dataset": str(rows), "eval_fraction": 0.0},
+            "method": {"type": "dpo", "beta": BETA},
+            "training": {"per_device_train_batch_size": PAIRS, "dtype": dtype},
+            "saving": {"sample_prompts": 0},
+        }
+    )
+
+
+class Ours:
+    """The engine's trainer and its batches."""
+
+    def __init__(self, spec: RunSpec) -> None:
+        torch.manual_seed(0)
+        tokenizer = load_tokenizer(spec)
+        stops = stop_ids(spec, tokenizer)
+        samples = prepare(spec, tokenizer, stops, lambda event: None).train
+        self.plan = Plan(samples, max_length=spec.data.max_length, packing=False, batch_size=PAIRS)
+        self.trainer = Trainer(build(spec), spec.optimizer, stops)
+        self.steps = itertools.count(1)
+
+    def batch(self, number: int) -> MicroBatch:
+        """A step's pairs with their reference."""
+        (batch,) = self.plan.step(number)
+        with torch.no_grad(), self.trainer.reference_model():
+            reference, _ = per_answer(self.trainer.logprobs(batch), batch)
+        return replace(batch, reference_DA=reference.cpu().numpy())
+
+    def step(self) -> None:
+        """Reference, loss, gradients, update."""
+        loss = partial(preference, settings=DPO(beta=BETA), pairs=PAIRS)
+        self.trainer.forward_backward(self.batch(next(self.steps)), loss)
+        self.trainer.optim_step(RATE)
+
+
+class Theirs:
+    """TRL's trainer, its own collator and batches."""
+
+    def __init__(self, spec: RunSpec, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        lora = LoraConfig(task_type="CAUSAL_LM", r=16, lora_alpha=32, target_modules="all-linear")
+        base = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype)
+        rows = [json.loads(line) for line in Path(spec.data.dataset).read_text(encoding="utf-8").splitlines()]
+        asked = [
+            {
+                "prompt": [{"role": "user", "content": row["prompt"]}],
+                **{side: [{"role": "assistant", "content": row[side]}] for side in ("chosen", "rejected")},
+            }
+            for row in rows
+        ]
+        config = DPOConfig(
+            output_dir=tempfile.mkdtemp(),
+            per_device_train_batch_size=PAIRS,
+            beta=BETA,
+            learning_rate=RATE,
+            max_length=1024,
+            gradient_checkpointing=False,
+            bf16=False,
+            use_cpu=not torch.cuda.is_available(),
+            report_to=[],
+            disable_tqdm=True,
+        )
+        self.trainer = DPOTrainer(
+            model=get_peft_model(base, lora),
+            args=config,
+            train_dataset=Dataset.from_list(asked),
+            processing_class=AutoTokenizer.from_pretrained(spec.model),
+        )
+        self.trainer.create_optimizer()
+        self.trainer.current_gradient_accumulation_steps = 1  # TRL's own loop would set it
+        self.batches: Iterator[Any] = itertools.chain.from_iterable(
+            itertools.repeat(self.trainer.get_train_dataloader())
+        )
+
+    def step(self) -> None:
+        """Reference, loss, gradients, update."""
+        trainer, model = self.trainer, self.trainer.model
+        trainer.training_step(model, next(self.batches))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        trainer.optimizer.step()
+        trainer.optimizer.zero_grad()
+
+
+def difference(ours: Ours, theirs: Theirs) -> dict[str, float]:
+    """Largest difference of loss and gradients on the same pairs, both adapters being the same and doing something."""
+    mine = ours.trainer.built.parameters()
+    names = {name.replace("base_model.model.", ""): value for name, value in theirs.trainer.model.named_parameters()}
+    for name, value in mine.items():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.02)
+        names[name.replace("base_model.model.", "")].data.copy_(value.data)
+    batch = ours.batch(1)
+    ours.trainer.forward_backward(batch, partial(preference, settings=DPO(beta=BETA), pairs=PAIRS))
+    gradients = {name: value.grad.clone() for name, value in mine.items() if value.grad is not None}
+    loss = ours.trainer.optim_step(0.0).loss
+    rows = theirs.trainer.data_collator([theirs.trainer.train_dataset[row - 1] for row in batch.rows])
+    theirs.trainer.model.train()
+    expected = theirs.trainer.compute_loss(theirs.trainer.model, rows)
+    expected.backward()
+    apart = [
+        (gradient - names[name.replace("base_model.model.", "")].grad).abs().max()
+        for name, gradient in gradients.items()
+    ]
+    theirs.trainer.model.zero_grad()
+    return {"loss": abs(loss - expected.item()), "gradient": float(torch.stack(apart).max())}
+
+
+def peak_of(side: str, prompt: str) -> float:
+    """Peak memory (GiB) of a process that makes four steps of one side."""
+    command = [sys.executable, "-m", "bench.dpo", "--side", side, "--prompt", prompt]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def one_side(side: str, prompt: str, folder: Path) -> None:
+    """Four steps, then the peak."""
+    spec = made(prompt, folder, "bfloat16")
+    step: Callable[[], None] = Ours(spec).step if side == "ours" else Theirs(spec, torch.bfloat16).step
+    for _ in range(4):
+        step()
+    sys.stdout.write(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f}\n")
+
+
+def made(prompt: str, folder: Path, dtype: str) -> RunSpec:
+    """Model and rows in place."""
+    rows = folder / f"{prompt}.jsonl"
+    write_pairs(rows, PROMPT_WORDS[prompt], 64)
+    model = folder / "model"
+    if not model.exists():
+        starter.main(model)
+    return spec_of(model, rows, dtype)
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.dpo", description=__doc__)
+    parser.add_argument("--against", choices=["trl"], default="trl")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--prompt", choices=[*PROMPT_WORDS], action="append")
+    parser.add_argument("--side", choices=["ours", "theirs"], help="only this side, for its memory")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if asked.side:
+            one_side(asked.side, asked.prompt[0], folder)
+            return
+        found: dict[str, Any] = {}
+        for prompt in asked.prompt or PROMPT_WORDS:
+            exact = made(prompt, folder, "float32")
+            apart = difference(Ours(exact), Theirs(exact, torch.float32))
+            spec = made(prompt, folder, "bfloat16")
+            found[prompt] = versus.alternate(Ours(spec).step, Theirs(spec, torch.bfloat16).step, asked.rounds)
+            found[prompt] |= {"difference": apart}
+            found[prompt] |= {f"{side}_peak_gib": peak_of(side, prompt) for side in ("ours", "theirs")}
+        versus.say(found, as_json=asked.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Renderings out of skeletons are those of the template, for every template of the installed trl and nasty ones."""
+
+import datetime
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from engine.render.renderer import Renderer
+from engine.render.skeleton import RENDERED_FIRST, Skeleton
+from engine.render.traced import MARK
+from tests.engine.render.conversations import chat, said, system, user
+from tests.engine.render.families import PATHS, stops_of, tokenizer_for, tokenizer_of
+from tests.engine.render.nasty import NASTY, STOP, STOPS
+
+DAY = datetime.date(2026, 2, 3)
+WARM = ["Which colour has the sky?", "It is blue.", "And the sea?", "That is green.", "And now?", "Black."]
+
+
+def found(rendered):
+    """A rendered row as values that can be compared."""
+    samples = [(one.ids.tolist(), one.trained.tolist(), one.spans, one.level) for one in rendered.samples]
+    return samples, rendered.warnings, rendered.refusals
+
+
+def talk(texts, thoughts, start):
+    turns = [user(text) if at % 2 == 0 else said(text, thoughts[at // 2]) for at, text in enumerate(texts)]
+    return chat(*([system(start)] if start else []), *turns)
+
+
+class Pair:
+    """The same tokenizer twice: with skeletons, and without."""
+
+    def __init__(self, tokenizer, stops):
+        ids = {tokenizer.convert_tokens_to_ids(stop) for stop in stops}
+        self.fast, self.slow = (Renderer(tokenizer, ids, frozen_date=DAY) for _ in range(2))
+        self.slow.turns.skeletons.possible = False
+
+    def warm(self, row):
+        """Render plain conversations of the row's shape until each has its skeleton."""
+        texts = iter(WARM)
+        plain = [
+            {key: f"{next(texts, 'Yes.')}" if key in ("content", "reasoning_content") else one[key] for key in one}
+            for one in row.messages
+        ]
+        for _ in range(RENDERED_FIRST + 4):
+            self.fast.render(chat(*plain))
+
+    def agree(self, row):
+        return found(self.fast.render(row)) == found(self.slow.render(row))
+
+
+@cache
+def pair(name):
+    if name == "starter":
+        raise AssertionError("made by its own test")
+    source = NASTY.get(name)
+    stops = STOPS.get(name, [STOP]) if source is not None else stops_of(name)
+    return Pair(tokenizer_for(source, stops) if source is not None else tokenizer_of(name), stops)
+
+
+# words that templates look for, white space at the ends, the template's own words, and control tokens
+BAIT = [
+    "<think>",
+    "</think>",
+    "</",
+    "think>",
+    "<|im_end|>",
+    "\n",
+    " ",
+    "user",
+    "assistant",
+    "/no_think",
+    "<|end|>",
+    MARK,
+]
+TEXT = st.lists(st.sampled_from([*BAIT, "a", "Blue sky.", "é漢🙂", "{}", "4"]), min_size=1, max_size=4).map("".join)
+TEXTS = st.lists(TEXT.filter(str.strip), min_size=6, max_size=6)
+THOUGHTS = st.lists(st.sampled_from(["", "I think.", "a\n", "</think>"]), min_size=3, max_size=3)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    name=st.sampled_from(sorted({*PATHS, *NASTY})),
+    texts=TEXTS,
+    thoughts=THOUGHTS,
+    start=st.sampled_from(["", "Be brief.", " x\n"]),
+    turns=st.sampled_from([2, 4, 6]),
+)
+def test_a_row_is_the_same_with_and_without_a_skeleton(name, texts, thoughts, start, turns):
+    both, row = pair(name), talk(texts[:turns], thoughts, start)
+    both.warm(row)
+    assert both.agree(row)
+
+
+@pytest.mark.parametrize("name", sorted({*PATHS, *NASTY}))
+def test_plain_rows_are_the_same_and_need_no_rendering(name):
+    both = pair(name)
+    row = talk(["Why is that?", "Because of light.", "Are you sure?", "Quite sure."], ["", "", ""], "")
+    both.warm(row)
+    assert both.agree(row)
+    assert both.fast.turns.skeletons.possible
+    if name not in ("shouts", "never stops") and not name.startswith("the answer first"):
+        assert any(isinstance(one, Skeleton) and one.uses for one in both.fast.turns.skeletons.known.values())
