@@ -1,6 +1,7 @@
 """`python -m engine <verb>`, the command line. Arguments are parsed before torch is imported, so help is instant."""
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -48,16 +49,8 @@ def add_data_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
     for verb in (show, check):
         verb.add_argument("file", type=Path)
         verb.add_argument("--model", type=Path, required=verb is show, help="model folder")
-        verb.add_argument("--level", default="", help="reasoning level, such as enable_thinking=False; as in the data")
-        verb.add_argument(
-            "--bridge", action="store_true", help="close the thought that the chat template's prompt opens"
-        )
-        verb.add_argument("--train-on", choices=("all_turns", "last_turn"), default="all_turns", help="turns to learn")
-        verb.add_argument("--no-train-reasoning", action="store_true", help="reasoning is read, not learned")
+        verb.add_argument("--spec", default="{}", help="settings of the run that it is read for, as JSON")
     show.add_argument("--row", type=int, default=1, help="number of the row, from 1")
-    check.add_argument("--max-length", type=int, help="tokens per sequence; default: what keeps 99 of 100 rows whole")
-    check.add_argument("--truncation-mode", choices=("keep_start", "drop"), default="keep_start", help="longer rows")
-    check.add_argument("--max-bad-fraction", type=float, default=0.01, help="share of bad rows that is tolerated")
     verbs.add_parser("serve-data", help="answer such questions, one JSON line each, until stdin ends")
 
 
@@ -93,13 +86,13 @@ def main(arguments: list[str] | None = None) -> int:
         return starter.main(asked.out_dir)
     if asked.verb in ("show-data", "check-data"):
         from engine import inspect_data
-        from engine.render.settings import RenderSettings
+        from engine.spec import RunSpec
 
-        settings = RenderSettings(asked.level, asked.bridge, asked.train_on, not asked.no_train_reasoning)
+        values = {"model": "", **json.loads(asked.spec)}
+        spec = RunSpec.model_validate({**values, "data": {"dataset": str(asked.file), **values.get("data", {})}})
         if asked.verb == "show-data":
-            return inspect_data.show_main(asked.file, asked.model, asked.row, settings)
-        limits = inspect_data.Limits(asked.max_length, asked.truncation_mode == "drop", asked.max_bad_fraction)
-        return inspect_data.check_main(asked.file, asked.model, settings, limits)
+            return inspect_data.show_main(asked.file, asked.model, asked.row, spec)
+        return inspect_data.check_main(asked.file, asked.model, spec)
     from engine import describe
 
     return describe.main(asked.model_dir)

@@ -14,8 +14,10 @@ from safetensors.torch import save_file
 
 from engine.build import Built
 from engine.card import History, last_component, model_card, portable
-from engine.data import Counts
+from engine.data import Prepared
 from engine.failure import Failure
+from engine.render import serving
+from engine.render.serving import Serving
 from engine.spec import RunSpec
 
 SPEC = "atelier.json"
@@ -40,7 +42,9 @@ def base_name(model: str) -> str:
     return last_component(str(folder.resolve()))
 
 
-def save_result(built: Built, tokenizer: Any, spec: RunSpec, counts: Counts, history: History, folder: Path) -> None:
+def save_result(
+    built: Built, tokenizer: Any, spec: RunSpec, prepared: Prepared, history: History, folder: Path
+) -> None:
     """Write the result's folder, whole or not at all. Nothing in it tells where on this machine anything lies."""
     base = base_name(spec.model)
     partial = folder.with_name(f".{folder.name}.partial")
@@ -48,9 +52,9 @@ def save_result(built: Built, tokenizer: Any, spec: RunSpec, counts: Counts, his
     partial.mkdir(parents=True)
     try:
         _save_weights(built, base, partial)
-        _save_tokenizer(tokenizer, partial)
+        _save_tokenizer(tokenizer, prepared.serving, partial)
         shown = portable(spec, base)
-        (partial / "README.md").write_text(model_card(shown, base, counts, history), encoding="utf-8")
+        (partial / "README.md").write_text(model_card(shown, base, prepared, history), encoding="utf-8")
         (partial / SPEC).write_text(shown.model_dump_json(indent=2), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
@@ -66,9 +70,9 @@ def _save_weights(built: Built, base: str, folder: Path) -> None:
     built.adapter.save_pretrained(str(folder), save_embedding_layers=False)
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+def _save_tokenizer(tokenizer: Any, told: Serving, folder: Path) -> None:
     """The tokenizer's files as trained with, without the paths that transformers notes in them."""
-    tokenizer.save_pretrained(str(folder))
+    serving.save(tokenizer, told, folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     for key in ("name_or_path", "local_files_only", "is_local"):

@@ -67,6 +67,8 @@ class Started(Said):
     truncated_rows: int = 0
     dropped_rows: int = Field(default=0, description="Longer than the maximum length, and left out.")
     max_length: int | None = Field(default=None, description="Tokens per sequence, as set or chosen from the rows.")
+    level: dict[str, Any] = Field(default={}, description="What the chat template is told in every row.")
+    date: str = Field(default="", description="The day that the chat template is told.")
     trained_tokens: int = Field(description="Tokens with a loss, per epoch.")
     total_tokens: int = Field(description="All tokens, per epoch.")
     trainable_parameters: int

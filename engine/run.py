@@ -144,6 +144,8 @@ def _started(run: Run) -> Started:
         truncated_rows=counts.truncated_rows,
         dropped_rows=counts.dropped_rows,
         max_length=run.prepared.max_length,
+        level=dict(run.prepared.serving.level),
+        date=str(run.prepared.serving.date or ""),
         trained_tokens=counts.trained_tokens,
         total_tokens=counts.total_tokens,
         trainable_parameters=sum(value.numel() for value in parameters.values()),

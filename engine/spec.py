@@ -31,6 +31,14 @@ class Data(Section):
         title="Content hash",
         description="SHA-256 of the file when the run was made; checked before training.",
     )
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        title="Columns",
+        description="Which column holds what, where names are unusual: prompt=question, completion=answer.",
+    )
+    kind: Literal["auto", "chat", "preference", "prompt", "text"] = Field(
+        default="auto", title="Kind of rows", description="What the rows are, where auto takes them for something else."
+    )
     eval_fraction: float = Field(
         default=0.1,
         ge=0.0,

@@ -146,7 +146,8 @@ def _ready_dataset(session: Session, dataset_id: str, wait: bool) -> Dataset:
 def check_fit(dataset: Dataset, spec: RunSpec) -> None:
     """Raise Invalid when the method learns from rows of another kind, or more of them are bad than the spec tolerates.
 
-    The engine refuses both too, but only once the run has waited for its turn.
+    The engine refuses both too, but only once the run has waited for its turn. It alone judges rows that the spec
+    declares to be other than they show.
     """
     strange = unknown(spec.method.rewards) if isinstance(spec.method, GRPO) else []
     if strange:
@@ -156,6 +157,8 @@ def check_fit(dataset: Dataset, spec: RunSpec) -> None:
             param="method.rewards",
             advice=f"There are {', '.join(known())}.",
         )
+    if spec.data.columns or spec.data.kind not in ("auto", dataset.kind):
+        return
     if dataset.kind not in spec.method.kinds:
         raise Invalid(
             f"The dataset {dataset.name!r} holds {dataset.kind} rows; {spec.method.type.upper()} learns from "

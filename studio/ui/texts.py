@@ -96,6 +96,7 @@ EN = {
     "form.above": "Above {low}.",
     "form.names": "Names separated by commas.",
     "form.weights": "One a line, as in exact_match = 1.",
+    "form.pairs": "Pairs separated by commas.",
     "form.ways": "A whole number, or auto.",
     "form.number": "Enter a number.",
     "form.whole": "Enter a whole number.",
