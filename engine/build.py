@@ -1,5 +1,6 @@
 """From a spec to a model ready to train: device, precision, tokenizer, base model, adapter, attention, head."""
 
+import math
 import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,12 +13,16 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from engine import attention, isolation, lora, optimizers, quantized, whole
-from engine.devices import choose_device, choose_dtype
+from engine import attention, experts, isolation, lora, optimizers, quantized, whole
+from engine.devices import choose_device, choose_dtype, exact
 from engine.failure import Failure
-from engine.head import Shape, attach
+from engine.head import Shape, attach, measure
+from engine.layout import adapters, context, shard
+from engine.layout.mesh import Mesh
+from engine.layout.placement import Placements
+from engine.layout.vocabulary import is_split, measure_split
 from engine.render.tokenizer import ADVICE, ends_of
-from engine.spec import RunSpec
+from engine.spec import LoRA, RunSpec
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,8 @@ class Built:
     """A model with its adapter (None: all weights are trained), and how to run it.
 
     `trunk` gives hidden states, `head` log-probabilities from them. `alone` is why documents run one at a time ("" when
-    they run packed). `native_attention` is what generation uses. `source`: where the base model was read from.
+    they run packed). `native_attention` is what generation uses. `source`: where the base model was read from. `mesh`
+    and `placements`: which process this is, and what of the trained parameters it keeps.
     """
 
     model: Any  # a PreTrainedModel; transformers' own annotations contradict its use
@@ -37,6 +43,8 @@ class Built:
     alone: str
     native_attention: str
     source: str
+    mesh: Mesh
+    placements: Placements
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Trained parameters by name, in a fixed order."""
@@ -85,24 +93,38 @@ def check_possible(spec: RunSpec) -> None:
         optimizers.check_eight_bit(device)
 
 
-def build(spec: RunSpec) -> Built:
-    """Load the base model, freeze it, put the adapter in. Raises Failure for models that cannot be trained."""
+def build(spec: RunSpec, mesh: Mesh | None = None, dtype: torch.dtype | None = None) -> Built:
+    """Load the base model, freeze it, put the adapter in. Raises Failure for models that cannot be trained.
+
+    On a mesh of several processes all of them call this, and each loads its part. `dtype` overrides the spec's.
+    """
     quieten()
     attention.register()
+    experts.register()
+    mesh = mesh or Mesh()
+    context.register(mesh.context)
     device = choose_device(spec.training)
-    dtype = choose_dtype(spec, device)
-    model = _load(spec, device, dtype)
+    dtype = dtype or choose_dtype(spec, device)
+    model = _load(spec, device, dtype, mesh)
+    shard.open_forward(model)
     trunk, head = model.get_decoder(), model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or trunk is model:
         raise Failure("no_head", f"{type(model).__name__} has no language-model head to train with.", ADVICE)
     native = model.config._attn_implementation
     shape = Shape.of(model.config.get_text_config())
-    isolation.check_head(model, trunk, head, shape)
+    attach(head, shape, measure_split(head, mesh.tensor) if is_split(head) else measure)
+    isolation.check_head(model, trunk, head)
     alone = isolation.why_not_packed(model, trunk)
     if not alone:
-        model.set_attn_implementation(attention.NAME)
+        model.set_attn_implementation(context.NAME if mesh.context.size > 1 else attention.NAME)
+    elif mesh.context.size > 1:
+        raise Failure(
+            "context_needs_packing",
+            f"{type(model).__name__} cannot share a sequence between devices: {alone}.",
+            ["Set Context to 1 and Shard higher instead."],
+        )
     adapter = None if spec.training.full_finetuning else add_adapter(model, spec)
-    attach(head, shape)
+    placements = adapters.place(model, mesh, spec.training.seed)
     if spec.training.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise Failure(
@@ -111,11 +133,11 @@ def build(spec: RunSpec) -> Built:
                 ["Turn off Recompute activations."],
             )
         model.activation_checkpointing_enable({"use_reentrant": False})
-    return Built(model, adapter, trunk, head, device, dtype, alone, native, spec.model)
+    return Built(model, adapter, trunk, head, device, dtype, alone, native, spec.model, mesh, placements)
 
 
 def add_adapter(model: Any, spec: RunSpec) -> PeftModel:
-    """Inject a LoRA adapter (float32 master weights) into a frozen model and start it from the seed."""
+    """Inject a LoRA adapter (float32 master weights) into a frozen model."""
     settings, targets = spec.lora, spec.lora.target_modules
     heads = {"lm_head", "embed_tokens"}
     if not isinstance(targets, str) and (asked := [name for name in targets if name.split(".")[-1] in heads]):
@@ -135,7 +157,8 @@ def add_adapter(model: Any, spec: RunSpec) -> PeftModel:
         bias="none",
     )
     try:
-        adapter = cast(PeftModel, get_peft_model(model, config))
+        with adapters.plain_to_peft(model):
+            adapter = cast(PeftModel, get_peft_model(model, config))
     except ValueError as error:
         raise Failure(
             "targets_not_found",
@@ -148,22 +171,35 @@ def add_adapter(model: Any, spec: RunSpec) -> PeftModel:
         ) from error
     if spec.training.quantization == "fp8":
         quantized.hold_in_float8(model.get_decoder())
-    lora.seed_adapter(model, spec.training.seed)
-    lora.speed_up(model)
+    if settings.target_experts:
+        _adapt_experts(model, settings)
     return adapter
 
 
-def _load(spec: RunSpec, device: torch.device, dtype: torch.dtype) -> Any:
+def _adapt_experts(model: Any, settings: LoRA) -> None:
+    """An adapter for every routed expert; Failure when there are none."""
+    routed = [module for _, module in experts.modules(model)]
+    if not routed:
+        raise Failure(
+            "no_routed_experts", f"{type(model).__name__} has no routed experts.", ["Turn off Routed experts."]
+        )
+    scale = settings.lora_alpha / (math.sqrt(settings.r) if settings.use_rslora else settings.r)
+    for module in routed:
+        experts.add_adapter(module, settings.r, scale, exact(model.dtype))
+
+
+def _load(spec: RunSpec, device: torch.device, dtype: torch.dtype, mesh: Mesh) -> Any:
     try:
         how = quantized.loading(spec.training.quantization, dtype, device)
-        model: Any = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype, **how)
+        split = {"experts_implementation": experts.NAME, **shard.loading(mesh.degrees)}
+        model: Any = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype, **how, **split)
     except OSError as error:
         raise Failure("model_unreadable", f"{_shown(spec)} could not be loaded: {error}", ADVICE) from error
     except (ValueError, KeyError, ImportError) as error:
         raise Failure("model_unknown", f"{_shown(spec)} cannot be trained: {error}", ADVICE) from error
     if how:
         quantized.keep_trainable(model)
-    else:
+    elif not mesh.degrees.sharded:  # else it is already where it belongs, piece by piece
         model.to(device)
     model.requires_grad_(spec.training.full_finetuning)
     model.eval()

@@ -100,6 +100,11 @@ class LoRA(Section):
         title="Target modules",
         description="Names of the linear layers that get an adapter, or all-linear.",
     )
+    target_experts: bool = Field(
+        default=False,
+        title="Routed experts",
+        description="Adapt every routed expert of a mixture-of-experts model too (PEFT's target_parameters).",
+    )
     use_rslora: bool = Field(
         default=False, title="Rank-stabilised", description="Scale by alpha / sqrt(rank), steadier at high ranks."
     )

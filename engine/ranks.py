@@ -1,0 +1,70 @@
+"""One program in several processes of this host, through torch's elastic agent, which also meets those of other hosts.
+
+Every process ends when the agent does, however it ended: the agent holds the writing end of their standard input
+(`engine.lifeline`). The agent itself may hang on its starter in the same way.
+"""
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from engine import lifeline
+
+GRACE_SECONDS = 10  # between SIGTERM and SIGKILL for the others, once one process failed
+MEETING_SECONDS = 300  # that hosts wait for one another
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the agents of a run's hosts meet: `endpoint` is host:port on one of them, `name` the same on all."""
+
+    hosts: int = 1
+    endpoint: str = ""
+    name: str = ""
+
+
+def launch(arguments: Sequence[str], processes: int, meeting: Meeting | None = None) -> int:
+    """Run `python ARGUMENTS` in this many processes here; 0 when all of them ended well, else the first exit code."""
+    meeting = meeting or Meeting()
+    reading, _writing = os.pipe()  # the writing end stays open here and nowhere else
+    os.dup2(reading, lifeline.STDIN)
+    os.close(reading)
+    os.environ[lifeline.VARIABLE] = "1"
+    root = str(Path(__file__).resolve().parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    config = LaunchConfig(
+        min_nodes=meeting.hosts,
+        max_nodes=meeting.hosts,
+        nproc_per_node=processes,
+        run_id=meeting.name or secrets.token_hex(8),
+        rdzv_backend="c10d",
+        rdzv_endpoint=meeting.endpoint or f"127.0.0.1:{_free_port()}",
+        rdzv_configs={"timeout": MEETING_SECONDS},
+        local_addr="127.0.0.1" if meeting.hosts == 1 else None,
+        max_restarts=0,
+        monitor_interval=0.2,
+        logs_specs=DefaultLogsSpecs(log_dir=os.devnull),
+        signals_to_handle="SIGHUP,SIGQUIT",  # the others are the starter's to decide about
+        shutdown_timeout=GRACE_SECONDS,
+    )
+    try:
+        elastic_launch(config, sys.executable)(*arguments)
+    except ChildFailedError as error:
+        first = error.get_first_failure()[1]
+        return first.exitcode if first.exitcode > 0 else 1
+    return 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
