@@ -151,7 +151,7 @@ def add_adapter(model: Any, spec: RunSpec) -> PeftModel:
         r=settings.r,
         lora_alpha=settings.lora_alpha,
         lora_dropout=settings.lora_dropout,
-        target_modules=targets if isinstance(targets, str) else list(targets),
+        target_modules="all-linear" if isinstance(targets, str) else list(targets),
         use_rslora=settings.use_rslora,
         use_dora=settings.use_dora,
         bias="none",
@@ -165,13 +165,13 @@ def add_adapter(model: Any, spec: RunSpec) -> PeftModel:
             f"The adapter does not fit {type(model).__name__}: {error}",
             [
                 "Name other layers as Target modules."
-                if targets == "all-linear"
+                if isinstance(targets, str)
                 else "Use all-linear as Target modules."
             ],
         ) from error
     if spec.training.quantization == "fp8":
         quantized.hold_in_float8(model.get_decoder())
-    if settings.target_experts:
+    if settings.adapts_experts:
         _adapt_experts(model, settings)
     return adapter
 
@@ -181,7 +181,9 @@ def _adapt_experts(model: Any, settings: LoRA) -> None:
     routed = [module for _, module in experts.modules(model)]
     if not routed:
         raise Failure(
-            "no_routed_experts", f"{type(model).__name__} has no routed experts.", ["Turn off Routed experts."]
+            "no_routed_experts",
+            f"{type(model).__name__} has no routed experts that can be adapted.",
+            ["Use all-linear as Target modules."],
         )
     scale = settings.lora_alpha / (math.sqrt(settings.r) if settings.use_rslora else settings.r)
     for module in routed:

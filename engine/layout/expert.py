@@ -35,7 +35,7 @@ def place(model: Any, name: str, experts: Any, mesh: Mesh) -> dict[str, Placemen
         raise Failure(
             "plan_not_supported",
             f"Tensor parallelism cuts {name} as {styles}, for which Atelier has no adapter.",
-            ["Turn off Routed experts.", "Set Expert to the number of devices, or Tensor to 1."],
+            ["Use all-linear as Target modules.", "Set Expert to the number of devices, or Tensor to 1."],
         )
     partial = Placement(mesh.world)
     return {

@@ -51,11 +51,12 @@ class Cell:
 
     def spec(self, folder: Path) -> RunSpec:
         """The run that is made of it."""
+        targets = "all-linear+experts" if self.family in ROUTED else "all-linear"
         return RunSpec.model_validate(
             {
                 "model": str(folder / self.family),
                 "data": {"dataset": "made up"},
-                "lora": {"r": 4, "lora_alpha": 8, "target_experts": self.family in ROUTED},
+                "lora": {"r": 4, "lora_alpha": 8, "target_modules": targets},
                 "optimizer": {"learning_rate": 1e-2, "weight_decay": 0.01, "lr_scheduler_type": "constant"},
                 "training": {"device": "cpu", "max_steps": 5, "gradient_checkpointing": self.recompute},
                 "layout": asdict(self.degrees),
