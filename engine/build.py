@@ -18,8 +18,10 @@ from engine.devices import choose_device, choose_dtype, exact
 from engine.failure import Failure
 from engine.head import Shape, attach, measure
 from engine.layout import adapters, context, shard
-from engine.layout.mesh import Mesh
+from engine.layout.degrees import degrees_of
+from engine.layout.mesh import Mesh, processes
 from engine.layout.placement import Placements
+from engine.layout.rules import refusals
 from engine.layout.vocabulary import is_split, measure_split
 from engine.render.tokenizer import ADVICE, ends_of
 from engine.spec import LoRA, RunSpec
@@ -75,6 +77,15 @@ def stop_ids(spec: RunSpec, tokenizer: Any) -> list[int]:
     return ends_of(tokenizer, ids, _shown(spec))
 
 
+def config_of(spec: RunSpec) -> dict[str, Any]:
+    """The base model's config.json; empty where it cannot be read, which loading the model will explain."""
+    try:
+        found: dict[str, Any] = AutoConfig.from_pretrained(spec.model).to_dict()
+    except (OSError, ValueError, KeyError):
+        return {}
+    return found
+
+
 def context_length(spec: RunSpec) -> int | None:
     """Tokens that the base model was made for, where its config says so."""
     try:
@@ -87,6 +98,9 @@ def context_length(spec: RunSpec) -> int | None:
 
 def check_possible(spec: RunSpec) -> None:
     """Raise Failure, before anything is loaded, when the spec asks for what is not installed or not on this device."""
+    refused = refusals(spec, config_of(spec), degrees_of(spec.layout, processes()))
+    for refusal in refused:
+        raise Failure("layout_not_possible", refusal.why, [refusal.advice])
     device = choose_device(spec.training)
     quantized.check(spec.training.quantization, device, choose_dtype(spec, device))
     if spec.optimizer.optim == "adamw_8bit":

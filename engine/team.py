@@ -1,5 +1,6 @@
 """A run on several devices of this host: a process for each, and this one, which starts them and outlives them."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,8 @@ def lead(folder: RunDir, count: int) -> int:
     The first process speaks for the run. When it could not (another one failed, and took it along), this one says why.
     """
     folder.failure.unlink(missing_ok=True)
+    if folder.read_spec().training.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # transformers splits over an accelerator whenever it sees one
     before = folder.events.stat().st_size if folder.events.exists() else 0
     with _asking(folder):
         code = ranks.launch(["-m", "engine", "train", str(folder.path)], count)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from engine.layout.degrees import Degrees
 from engine.parity.families import ALONE, FLOAT32_ROUTERS, ROUTED
@@ -15,12 +15,16 @@ FLOAT32 = 1e-6  # where transformers computes a part in float32 whatever the mod
 
 @dataclass(frozen=True)
 class Cell:
-    """One family on one layout; `micro_batches` per step over all devices; `recompute`: activations in backward."""
+    """One family on one layout; `micro_batches` per step over all devices; `recompute`: activations in backward.
+
+    `checkpoint`: the state after step 3 is saved, or read instead of training the first three steps.
+    """
 
     family: str
     degrees: Degrees
     recompute: bool = False
     micro_batches: int = 4
+    checkpoint: Literal["", "saved", "resumed"] = ""
 
     @property
     def reference(self) -> str:
@@ -30,8 +34,8 @@ class Cell:
     @property
     def layout(self) -> str:
         """The layout as a person reads it, with what else is asked of it."""
-        more = [", recomputed"] * self.recompute + [f", {self.micro_batches} micro-batches"] * (self.micro_batches != 4)
-        return str(self.degrees) + "".join(more)
+        more = ["recomputed"] * self.recompute + [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
+        return ", ".join([str(self.degrees), *more, *([self.checkpoint] if self.checkpoint else [])])
 
     @property
     def tolerance(self) -> float:
@@ -39,7 +43,7 @@ class Cell:
 
         A router in float32 rounds what comes in; where a layout adds up in another order, that may flip a last bit.
         """
-        reorders = self.degrees.tensor > 1 or self.degrees.context > 1
+        reorders = self.degrees.tensor > 1 or self.degrees.context > 1 or self.checkpoint == "resumed"
         return FLOAT32 if reorders and self.family in FLOAT32_ROUTERS else EXACT
 
     @property
@@ -113,24 +117,37 @@ COMPOSITE = {
 """Each family on one composite layout, for the quick table."""
 
 
+HARDER = (Degrees(shard=4), Degrees(shard=2, tensor=2), Degrees(shard=2, context=2, expert=2))
+"""Layouts on which activations are also recomputed, with three micro-batches for the devices: one has no token."""
+
+MOVED = ("qwen3_moe", "gpt_oss")
+"""Families whose checkpoint is saved on four devices and resumed on two and on one."""
+
+
 def full(families: list[str]) -> Iterator[Cell]:
     """Every family on every layout that it can be split like, and what is harder than usual on a few."""
-    for degrees in ON_TWO + ON_FOUR:
+    for degrees in ON_FOUR + ON_TWO:
         for family in families:
             yield Cell(family, degrees)
             if degrees in HARDER:
                 yield replace(Cell(family, degrees), recompute=True, micro_batches=3)
-
-
-HARDER = (Degrees(shard=4), Degrees(shard=2, tensor=2), Degrees(shard=2, context=2, expert=2))
-"""Layouts on which activations are also recomputed, with three micro-batches for the devices: one has no token."""
+    yield from _moved(families)
 
 
 def quick(families: list[str]) -> Iterator[Cell]:
-    """Each family on one composite layout, and each layout on two families: one dense, one of experts."""
+    """Each family on one composite layout, each layout on two families, and a checkpoint moved."""
     for family in families:
         yield Cell(family, COMPOSITE[family])
     for degrees in ON_FOUR:
         for family in ("qwen3", "gpt_oss", "qwen3_moe")[degrees.expert > 1 :][:2]:
             if family in families and COMPOSITE[family] != degrees:
                 yield Cell(family, degrees, recompute=degrees in HARDER, micro_batches=3 if degrees in HARDER else 4)
+    yield from _moved([family for family in families if family == MOVED[0]])
+
+
+def _moved(families: list[str]) -> Iterator[Cell]:
+    for family in MOVED:
+        if family in families:
+            yield Cell(family, Degrees(shard=2, tensor=2), checkpoint="saved")
+            yield Cell(family, Degrees(shard=2, expert=2), checkpoint="resumed")
+            yield Cell(family, Degrees(), checkpoint="resumed")

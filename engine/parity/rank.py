@@ -25,7 +25,10 @@ def main(folder: Path) -> int:
         cell = Cell.of(told)
         mesh = join(cell.degrees, torch.device("cpu"))
         began = time.perf_counter()
-        found = trace(cell.spec(folder), mesh, cell.micro_batches)
+        state = folder / f"state-{cell.reference}"
+        state.mkdir(exist_ok=True)
+        save, resume = (state if cell.checkpoint == what else None for what in ("saved", "resumed"))
+        found = trace(cell.spec(folder), mesh, cell.micro_batches, save, resume)
         if mesh.main:
             distance = found.distance(Trace.load(folder / f"{cell.reference}.safetensors"))
             with (folder / "found.jsonl").open("a", encoding="utf-8") as file:

@@ -45,7 +45,7 @@ def rows(cells: Iterable[Cell]) -> Iterator[Row]:
         for cell in {cell.reference: cell for cell in wanted}.values():
             alone = Cell(cell.family, Degrees(), micro_batches=cell.micro_batches)
             trace(alone.spec(folder), Mesh(), cell.micro_batches).save(folder / f"{cell.reference}.safetensors")
-        for processes in sorted({cell.degrees.processes for cell in wanted}):
+        for processes in sorted({cell.degrees.processes for cell in wanted}, reverse=True):
             yield from _launched([cell for cell in wanted if cell.degrees.processes == processes], processes, folder)
 
 

@@ -17,13 +17,13 @@ from engine.methods import METHODS
 from engine.spec import RunSpec
 from engine.trainer import Trainer
 
-STEPS, LENGTH = 5, 48
+SAVED, LENGTH = 3, 48
 DOCUMENTS = (13, 17, 18, 5, 43, 20, 1, 27, 31, 17, 9, 11, 28, 48, 2, 37, 8)
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What five steps did: losses and norms (5); whole gradients of step 1 and weights after step 5, by name."""
+    """What five steps did: losses and norms (5); whole gradients of the first and weights after the last, by name."""
 
     losses: Tensor
     norms: Tensor
@@ -45,12 +45,13 @@ class Trace:
 
     def distance(self, other: "Trace") -> dict[str, float]:
         """Largest difference to another trace, part by part."""
-        if self.gradients.keys() != other.gradients.keys():
-            raise ValueError(f"other parameters: {sorted(self.gradients.keys() ^ other.gradients.keys())[:4]}")
+        if self.weights.keys() != other.weights.keys():
+            raise ValueError(f"other parameters: {sorted(self.weights.keys() ^ other.weights.keys())[:4]}")
+        made = len(self.losses)
         return {
-            "losses": _farthest(self.losses, other.losses),
-            "norms": _farthest(self.norms, other.norms),
-            "gradients": max(_farthest(value, other.gradients[name]) for name, value in self.gradients.items()),
+            "losses": _farthest(self.losses, other.losses[-made:]),
+            "norms": _farthest(self.norms, other.norms[-made:]),
+            "gradients": max((_farthest(v, other.gradients[n]) for n, v in self.gradients.items()), default=0.0),
             "weights": max(_farthest(value, other.weights[name]) for name, value in self.weights.items()),
         }
 
@@ -71,8 +72,11 @@ def samples(vocabulary: int = 256) -> Samples:
     return Samples(ids, trained, offsets, np.arange(1, len(DOCUMENTS) + 1, dtype=np.int64))
 
 
-def trace(spec: RunSpec, mesh: Mesh, accumulation: int) -> Trace:
-    """Train five steps of float64 on this mesh, `accumulation` micro-batches each in all; the numbers."""
+def trace(spec: RunSpec, mesh: Mesh, accumulation: int, save: Path | None = None, resume: Path | None = None) -> Trace:
+    """Train five steps of float64 on this mesh, `accumulation` micro-batches each in all; the numbers.
+
+    After step SAVED the state goes to the folder `save`; from `resume` it is read, and only the other steps are made.
+    """
     built = build(spec, mesh, torch.float64)
     _fill(built)
     trainer = Trainer(built, spec.optimizer, [0])
@@ -82,12 +86,18 @@ def trace(spec: RunSpec, mesh: Mesh, accumulation: int) -> Trace:
     gradients: dict[str, Tensor] = {}
 
     def keep(*_: Any) -> None:
-        if not gradients:
+        if trainer.step == 0:
             gradients.update(_whole(built, {name: value.grad for name, value in built.parameters().items()}))
 
     hook = optimizer.register_step_pre_hook(keep)
     plan = Plan(samples(), max_length=LENGTH, packing=True, accumulation=accumulation, seed=3)
-    steps = list(METHODS[spec.method.type](trainer, spec, plan))
+    if resume is not None:
+        trainer.load(resume)
+    steps = []
+    for step in METHODS[spec.method.type](trainer, spec, plan):
+        steps.append(step)
+        if save is not None and step.step == SAVED:
+            trainer.save(save if mesh.main else None)
     hook.remove()
     return Trace(
         losses=torch.tensor([step.loss for step in steps], dtype=torch.float64),

@@ -6,11 +6,10 @@ from functools import cache
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 from engine.render.renderer import Renderer
 from engine.render.skeleton import RENDERED_FIRST, Skeleton
-from engine.render.traced import MARK, Guard, Traced, Untraced
+from engine.render.traced import MARK
 from tests.engine.render.conversations import chat, said, system, user
 from tests.engine.render.families import PATHS, stops_of, tokenizer_for, tokenizer_of
 from tests.engine.render.nasty import NASTY, STOP, STOPS
