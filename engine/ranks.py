@@ -8,7 +8,8 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,16 +32,14 @@ class Meeting:
     name: str = ""
 
 
-def launch(arguments: Sequence[str], processes: int, meeting: Meeting | None = None) -> int:
-    """Run `python ARGUMENTS` in this many processes here; 0 when all of them ended well, else the first exit code."""
+def launch(
+    arguments: Sequence[str], processes: int, extra: Mapping[str, str] | None = None, meeting: Meeting | None = None
+) -> int:
+    """Run `python ARGUMENTS` in this many processes here, with `extra` in their environment.
+
+    0 when all of them ended well, else the first exit code.
+    """
     meeting = meeting or Meeting()
-    reading, _writing = os.pipe()  # the writing end stays open here and nowhere else
-    os.dup2(reading, lifeline.STDIN)
-    os.close(reading)
-    os.environ[lifeline.VARIABLE] = "1"
-    root = str(Path(__file__).resolve().parent.parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
     config = LaunchConfig(
         min_nodes=meeting.hosts,
         max_nodes=meeting.hosts,
@@ -57,11 +56,33 @@ def launch(arguments: Sequence[str], processes: int, meeting: Meeting | None = N
         shutdown_timeout=GRACE_SECONDS,
     )
     try:
-        elastic_launch(config, sys.executable)(*arguments)
+        with _on_a_leash(processes, extra or {}):
+            elastic_launch(config, sys.executable)(*arguments)
     except ChildFailedError as error:
         first = error.get_first_failure()[1]
         return first.exitcode if first.exitcode > 0 else 1
     return 0
+
+
+@contextmanager
+def _on_a_leash(processes: int, extra: Mapping[str, str]) -> Iterator[None]:
+    """Processes started inside the block read a pipe that only this one holds, find our code, and share the cores."""
+    before, own_stdin = dict(os.environ), os.dup(lifeline.STDIN)
+    reading, writing = os.pipe()
+    os.dup2(reading, lifeline.STDIN)
+    os.close(reading)
+    root = str(Path(__file__).resolve().parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    os.environ.update({**extra, lifeline.VARIABLE: "1"})
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    try:
+        yield
+    finally:
+        os.close(writing)
+        os.dup2(own_stdin, lifeline.STDIN)
+        os.close(own_stdin)
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _free_port() -> int:

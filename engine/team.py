@@ -1,6 +1,5 @@
 """A run on several devices of this host: a process for each, and this one, which starts them and outlives them."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,11 +30,11 @@ def lead(folder: RunDir, count: int) -> int:
     The first process speaks for the run. When it could not (another one failed, and took it along), this one says why.
     """
     folder.failure.unlink(missing_ok=True)
-    if folder.read_spec().training.device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # transformers splits over an accelerator whenever it sees one
+    hidden = "CUDA_VISIBLE_DEVICES"  # transformers splits over an accelerator whenever it sees one
+    extra = {hidden: ""} if folder.read_spec().training.device == "cpu" else {}
     before = folder.events.stat().st_size if folder.events.exists() else 0
     with _asking(folder):
-        code = ranks.launch(["-m", "engine", "train", str(folder.path)], count)
+        code = ranks.launch(["-m", "engine", "train", str(folder.path)], count, extra)
     last = [event for _, event in events.read(folder.events, before) if isinstance(event, Finished)]
     if last:
         return 1 if last[-1].status == "failed" else 0

@@ -1,4 +1,4 @@
-"""Every layout trains to the numbers of one process: a covering part of `python -m engine.parity`, in three launches."""
+"""Every layout trains to the numbers of one process: a covering part of `python -m engine.parity`."""
 
 import pytest
 
