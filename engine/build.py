@@ -10,10 +10,11 @@ from typing import Any, cast
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from engine import attention, experts, isolation, lora, optimizers, quantized, whole
+from engine.auto import class_for
 from engine.devices import choose_device, choose_dtype, exact
 from engine.failure import Failure
 from engine.head import Shape, attach, measure
@@ -208,7 +209,7 @@ def _load(spec: RunSpec, device: torch.device, dtype: torch.dtype, mesh: Mesh) -
     try:
         how = quantized.loading(spec.training.quantization, dtype, device)
         split = {"experts_implementation": experts.NAME, **shard.loading(mesh.degrees)}
-        model: Any = AutoModelForCausalLM.from_pretrained(spec.model, dtype=dtype, **how, **split)
+        model: Any = class_for(spec.model).from_pretrained(spec.model, dtype=dtype, **how, **split)
     except OSError as error:
         raise Failure("model_unreadable", f"{_shown(spec)} could not be loaded: {error}", ADVICE) from error
     except (ValueError, KeyError, ImportError) as error:

@@ -111,6 +111,7 @@ COMPOSITE = {
     "qwen3_moe": Degrees(shard=2, tensor=2, expert=4),
     "deepseek_v3": Degrees(tensor=2, context=2, expert=2),
     "glm4_moe": Degrees(shard=4, expert=2),
+    "mistral_large4": Degrees(shard=4, expert=4),
     "qwen3_5_text": Degrees(shard=2, tensor=2),
     "qwen3_5_moe_text": Degrees(shard=2, tensor=2, expert=2),
 }

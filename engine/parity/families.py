@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 SMALL: dict[str, Any] = {
     "hidden_size": 32,
@@ -48,21 +48,46 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {**EXPERTS},
     "deepseek_v3": {**SHARED, **LATENT_ALL},
     "glm4_moe": {**SHARED, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1},
+    "mistral_large4": {
+        **SHARED,
+        **LATENT,
+        **{"head_dim": 4, "num_key_value_heads": 4, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 6},
+    },
     "qwen3_5_text": {**LINEAR},
     "qwen3_5_moe_text": {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 16},
 }
 
 
-ROUTED = {"gpt_oss", "qwen3_moe", "deepseek_v3", "glm4_moe", "qwen3_5_moe_text"}  # families with routed experts
-FLOAT32_ROUTERS = {"deepseek_v3", "glm4_moe"}  # whose routers compute in float32 always
-ALONE = {"qwen3_5_text", "qwen3_5_moe_text"}  # whose documents run one by one: their layers carry a state along
+ROUTED = {
+    "gpt_oss",
+    "qwen3_moe",
+    "deepseek_v3",
+    "glm4_moe",
+    "mistral_large4",
+    "qwen3_5_moe_text",
+}  # families with routed experts
+FLOAT32_ROUTERS = {"deepseek_v3", "glm4_moe", "mistral_large4"}  # whose routers compute in float32 always
+ALONE = {"qwen3_5_text", "qwen3_5_moe_text", "mistral_large4"}  # whose documents run one by one
+
+
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 32,
+}
+NESTED = {"mistral_large4": {"vision_config": VISION}}  # families whose text model is a part of another
 
 
 def make_twin(family: str, folder: Path) -> Path:
     """A random two-layer model of a family in float64, saved as an ordinary model folder without a tokenizer."""
-    config = AutoConfig.for_model(family, **{**SMALL, **FAMILIES[family]})
+    text = {**SMALL, **FAMILIES[family]}
+    whole = {"text_config": text, **NESTED[family]} if family in NESTED else text
+    config = AutoConfig.for_model(family, **whole)
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float64)
+    made: Any = AutoModelForImageTextToText if family in NESTED else AutoModelForCausalLM
+    model = made.from_config(config, dtype=torch.float64)
     for name, value in model.named_parameters():
         if value.dim() == 1 and "sinks" in name:
             torch.nn.init.normal_(value)
