@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -76,8 +77,8 @@ def _save_weights(built: Built, whole: Mapping[str, Tensor], base: str, folder: 
         return
     config = built.adapter.peft_config[ADAPTER]
     config.base_model_name_or_path = base
-    named = peft_format.state_dict(built.model, whole)
-    built.adapter.save_pretrained(str(folder), state_dict=named, save_embedding_layers=False)
+    named = peft_format.state_dict(built.adapter, built.model, whole)
+    save_file(named, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
     peft_format.config_of(built.model, config).save_pretrained(str(folder))
 
 

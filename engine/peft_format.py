@@ -10,30 +10,33 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from peft import PeftConfig
+from peft import PeftConfig, get_peft_model_state_dict
 from peft.tuners.lora.layer import Linear as LoraLinear
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
 from torch import Tensor
 
 from engine import experts
-from engine.lora import ADAPTER
 
 PREFIX = "base_model.model."
 
 
-def state_dict(model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Whole trained weights by their names in the model, as PEFT's own model would name and shape them."""
+def state_dict(adapter: Any, model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whole trained weights by their names in the model, as PEFT names and shapes them in its file."""
     routed = dict(experts.adapted(model))
-    found = {}
+    dense = {PREFIX + name: value for name, value in weights.items() if _owner(name) not in routed}
+    found: dict[str, Tensor] = get_peft_model_state_dict(adapter, state_dict=dense, save_embedding_layers=False)
     for name, value in weights.items():
-        owner, _, matrix = name.rpartition(".")
-        module, _, kind = owner.rpartition(".")
-        if module in routed:
+        if (module := _owner(name)) in routed:
+            kind, matrix = name.removeprefix(f"{module}.").split(".")
             up, _down = experts.matrices(routed[module])
             nested = f"{module}.base_layer" if matrix == up else module  # the last one listed is the outermost
-            name, value = f"{nested}.{kind}.{ADAPTER}.weight", _stacked(kind, value)
-        found[PREFIX + name] = value
-    return found
+            found[f"{PREFIX}{nested}.{kind}.weight"] = _stacked(kind, value)
+    return {name: value.contiguous() for name, value in found.items()}
+
+
+def _owner(name: str) -> str:
+    """The experts module of an adapter parameter, were it one: `<module>.lora_A.<matrix>`."""
+    return name.rsplit(".", 2)[0]
 
 
 def _stacked(kind: str, value: Tensor) -> Tensor:

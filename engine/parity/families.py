@@ -80,14 +80,19 @@ VISION = {
 NESTED = {"mistral_large4": {"vision_config": VISION}}  # families whose text model is a part of another
 
 
-def make_twin(family: str, folder: Path) -> Path:
-    """A random two-layer model of a family in float64, saved as an ordinary model folder without a tokenizer."""
-    text = {**SMALL, **FAMILIES[family]}
+def make_twin(
+    family: str, folder: Path, *, dtype: torch.dtype = torch.float64, own: dict[str, Any] | None = None
+) -> Path:
+    """A random two-layer model of a family, saved as an ordinary model folder without a tokenizer.
+
+    `own`: its part of the config, for a family that is not listed here.
+    """
+    text = {**SMALL, **(own or FAMILIES[family])}
     whole = {"text_config": text, **NESTED[family]} if family in NESTED else text
     config = AutoConfig.for_model(family, **whole)
     torch.manual_seed(0)
     made: Any = AutoModelForImageTextToText if family in NESTED else AutoModelForCausalLM
-    model = made.from_config(config, dtype=torch.float64)
+    model = made.from_config(config, dtype=dtype)
     for name, value in model.named_parameters():
         if value.dim() == 1 and "sinks" in name:
             torch.nn.init.normal_(value)
