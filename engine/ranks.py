@@ -25,11 +25,24 @@ MEETING_SECONDS = 300  # that hosts wait for one another
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the agents of a run's hosts meet: `endpoint` is host:port on one of them, `name` the same on all."""
+    """Where the agents of a run's hosts meet: `endpoint` is address:port on one of them, the same on all.
+
+    `host`: which of the `hosts` this one is, from 0; that one speaks for the run.
+    """
 
     hosts: int = 1
+    host: int = 0
     endpoint: str = ""
-    name: str = ""
+
+    @property
+    def own_address(self) -> str:
+        """The address by which the other hosts reach this one."""
+        if self.hosts == 1:
+            return "127.0.0.1"
+        address, _, port = self.endpoint.rpartition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, int(port)))  # nothing is sent: the system only chooses the way
+            return str(probe.getsockname()[0])
 
 
 def launch(
@@ -44,11 +57,11 @@ def launch(
         min_nodes=meeting.hosts,
         max_nodes=meeting.hosts,
         nproc_per_node=processes,
-        run_id=meeting.name or secrets.token_hex(8),
+        run_id="atelier" if meeting.hosts > 1 else secrets.token_hex(8),
         rdzv_backend="c10d",
         rdzv_endpoint=meeting.endpoint or f"127.0.0.1:{_free_port()}",
         rdzv_configs={"timeout": MEETING_SECONDS},
-        local_addr="127.0.0.1" if meeting.hosts == 1 else None,
+        local_addr=meeting.own_address,
         max_restarts=0,
         monitor_interval=0.2,
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),

@@ -9,6 +9,7 @@ from engine import events, ranks
 from engine.events import Finished
 from engine.layout.degrees import devices_of
 from engine.layout.mesh import processes
+from engine.ranks import Meeting
 from engine.rundir import RunDir
 from engine.stopping import Signals
 
@@ -24,17 +25,23 @@ def needed(folder: RunDir) -> int:
     return wanted if wanted > 1 else 0
 
 
-def lead(folder: RunDir, count: int) -> int:
-    """Run the folder's training in `count` processes; exit status as `engine.train`.
+def lead(folder: RunDir, count: int, meeting: Meeting) -> int:
+    """Run the folder's training in `count` processes, this host's share of them here; exit status as `engine.train`.
 
     The first process speaks for the run. When it could not (another one failed, and took it along), this one says why.
     """
+    share, rest = divmod(count, meeting.hosts)
+    if rest:
+        sys.stderr.write(f"A layout of {count} devices cannot be spread evenly over {meeting.hosts} hosts.\n")
+        return 2
     folder.failure.unlink(missing_ok=True)
     hidden = "CUDA_VISIBLE_DEVICES"  # transformers splits over an accelerator whenever it sees one
     extra = {hidden: ""} if folder.read_spec().training.device == "cpu" else {}
     before = folder.events.stat().st_size if folder.events.exists() else 0
     with _asking(folder):
-        code = ranks.launch(["-m", "engine", "train", str(folder.path)], count, extra)
+        code = ranks.launch(["-m", "engine", "train", str(folder.path)], share, extra, meeting)
+    if meeting.host:
+        return code
     last = [event for _, event in events.read(folder.events, before) if isinstance(event, Finished)]
     if last:
         return 1 if last[-1].status == "failed" else 0

@@ -16,6 +16,7 @@ from engine.failure import Failure
 from engine.layout import mesh
 from engine.loop import train_steps
 from engine.memory import is_out_of_memory, out_of_memory
+from engine.ranks import Meeting
 from engine.reference import refer
 from engine.result import sample, save, summary
 from engine.run import Last, Say, load
@@ -24,11 +25,14 @@ from engine.spec import RunSpec
 from engine.stopping import Signals, Stopped
 
 
-def train(path: Path) -> int:
-    """Train the run in folder `path`; 0 when its last event is succeeded, paused or cancelled, 1 when it is failed."""
+def train(path: Path, meeting: Meeting | None = None) -> int:
+    """Train the run in folder `path`; 0 when its last event is succeeded, paused or cancelled, 1 when it is failed.
+
+    `meeting`: where the hosts of a run on several of them find one another.
+    """
     folder = RunDir(path)
     if count := team.needed(folder):
-        return team.lead(folder, count)
+        return team.lead(folder, count, meeting or Meeting())
     speaks = mesh.rank() == 0
     say: Say = partial(events.append, folder.events) if speaks else _nothing
     signals = Signals()

@@ -65,6 +65,30 @@ def test_a_run_on_two_devices_is_one_run(make_run):
     assert said[-1].status == "succeeded"
 
 
+def test_a_run_over_two_hosts_is_one_run(make_run):
+    run = make_run(
+        layout={"data": 2, "shard": 1, "tensor": 1, "expert": 1, "context": 1},
+        data={"eval_fraction": 0.0},
+        training={"max_steps": 2, "dtype": "float32", "device": "cpu"},
+        saving={"sample_prompts": 0},
+    )
+    endpoint = f"127.0.0.1:{ranks._free_port()}"
+    command = [sys.executable, "-m", "engine", "train", str(run.path), "--hosts", "2", "--meet", endpoint, "--host"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    agents = [
+        subprocess.Popen([*command, host], stdin=subprocess.DEVNULL, env=environment, stderr=subprocess.DEVNULL)
+        for host in "01"
+    ]
+    assert [agent.wait(timeout=200) for agent in agents] == [0, 0]
+    said = [event for _, event in events.read(run.events)]
+    assert [event.step for event in said if isinstance(event, Step)] == [1, 2]
+    assert said[-1].status == "succeeded"
+
+
+def test_devices_that_hosts_cannot_share_evenly_are_refused(folder):
+    assert team.lead(folder, 2, ranks.Meeting(hosts=3, endpoint="127.0.0.1:1")) == 2
+
+
 @pytest.fixture
 def folder(make_run) -> RunDir:
     return make_run(layout={"shard": 2})
@@ -79,7 +103,7 @@ def test_the_agent_says_why_when_the_first_process_could_not(folder, monkeypatch
         return 1
 
     monkeypatch.setattr(ranks, "launch", one_fails)
-    assert team.lead(folder, 2) == 1
+    assert team.lead(folder, 2, ranks.Meeting()) == 1
     assert [event for _, event in events.read(folder.events)] == [failure]
 
 
@@ -91,7 +115,7 @@ def test_the_agent_is_silent_when_the_first_process_said_how_it_ended(folder, mo
         return 1
 
     monkeypatch.setattr(ranks, "launch", ends)
-    assert team.lead(folder, 2) == 0
+    assert team.lead(folder, 2, ranks.Meeting()) == 0
     assert [event for _, event in events.read(folder.events)] == [paused]
 
 
