@@ -44,7 +44,8 @@ def train(path: Path, meeting: Meeting | None = None) -> int:
         team.say_failure(folder, finished)
     if finished.status in {"paused", "cancelled"} and speaks:
         folder.stop.unlink(missing_ok=True)  # obeyed; a later resume must not find it
-    return 1 if finished.status == "failed" else 0
+    unagreed = finished.code == "disk_full" and mesh.processes() > 1  # the others would wait for this process
+    return 1 if finished.status == "failed" or unagreed else 0
 
 
 def _nothing(_: Event) -> None:
@@ -108,6 +109,7 @@ def _work(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last)
         del run  # the clean process needs the memory
         if device.type != "cpu":
             torch.accelerator.empty_cache()
+        mesh.leave()
         if not main:
             return Finished(status="succeeded", step=last.step)
         say(Phase(phase="checking_adapter", detail=f"loading it in a clean process with {loader(spec)}"))
