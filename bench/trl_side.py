@@ -17,7 +17,7 @@ from bench.peak import peak_bytes
 from engine.devices import set_threads
 
 
-class _Say(TrainerCallback):  # type: ignore[misc]
+class _Say(TrainerCallback):
     """Prints a line after every optimizer step."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

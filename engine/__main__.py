@@ -19,6 +19,9 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True)
     train = verbs.add_parser("train", help="train the run in a folder with a spec.json; resumes by itself")
     train.add_argument("run_dir", type=Path)
+    train.add_argument("--hosts", type=int, default=1, help="hosts that the run is spread over, all on one file system")
+    train.add_argument("--host", type=int, default=0, help="which of them this is, from 0")
+    train.add_argument("--meet", default="", help="address:port on host 0 where they find one another")
     verbs.add_parser("standby", help="load the libraries, then train the run whose folder is the first line of stdin")
     verify = verbs.add_parser(
         "verify", help="load an adapter or model in the stock way and compare its logits with the trainer's"
@@ -73,9 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
         return standby.main()  # so does this one
     lifeline.hold(grace_seconds=0)  # whoever takes the run over must find no engine in its folder
     if asked.verb == "train":
+        from engine.ranks import Meeting
         from engine.train import train
 
-        return train(asked.run_dir)
+        return train(asked.run_dir, Meeting(asked.hosts, asked.host, asked.meet))
     if asked.verb == "verify":
         from engine import verify
 

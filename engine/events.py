@@ -60,6 +60,9 @@ class Started(Said):
     total_steps: int
     first_step: int = Field(default=0, description="0 for a fresh run, else the step resumed from.")
     device: str
+    devices: int = 1
+    layout: str = Field(default="", description="How the run is split over the devices.")
+    micro_batches: int = Field(default=0, description="Per step, over all devices; a resumed run keeps it.")
     dtype: str
     train_rows: int
     eval_rows: int

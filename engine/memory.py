@@ -11,13 +11,17 @@ import torch
 from engine.events import DeviceMemory
 
 
-def measure(device: torch.device) -> DeviceMemory:
-    """Bytes on `device`; on a CPU the process's resident memory."""
+def measure(device: torch.device, rank: int = 0) -> DeviceMemory:
+    """Bytes on `device`; on a CPU the resident memory of the process, which is the run's number `rank`."""
     if device.type == "cpu":
         used = psutil.Process().memory_info().rss
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return DeviceMemory(
-            device="cpu", allocated=used, reserved=used, peak=max(used, peak), total=psutil.virtual_memory().total
+            device=f"cpu:{rank}" if rank else "cpu",
+            allocated=used,
+            reserved=used,
+            peak=max(used, peak),
+            total=psutil.virtual_memory().total,
         )
     if device.type == "mps":
         used = torch.mps.current_allocated_memory()

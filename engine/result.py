@@ -45,7 +45,7 @@ def save(run: Run, probe: Path) -> None:
             step=run.trainer.step,
             what="model" if built.adapter is None else "adapter",
             path=folder.name,
-            bytes=size_of(folder),
+            bytes=size_of(folder) if run.mesh.main else 0,
         )
     )
 

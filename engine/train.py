@@ -7,15 +7,17 @@ from pathlib import Path
 
 import torch
 
-from engine import events
+from engine import events, team
 from engine.adapter import loader, verify_result
 from engine.checkpoint import is_disk_full
 from engine.devices import choose_device, choose_dtype, set_threads
 from engine.disk import NoSpace
-from engine.events import Finished, Phase
+from engine.events import Event, Finished, Phase
 from engine.failure import Failure
+from engine.layout import mesh
 from engine.loop import train_steps
 from engine.memory import measure
+from engine.ranks import Meeting
 from engine.reference import refer
 from engine.result import sample, save, summary
 from engine.run import Last, Say, load
@@ -25,18 +27,31 @@ from engine.spec import RunSpec
 from engine.stopping import Signals, Stopped
 
 
-def train(path: Path) -> int:
-    """Train the run in folder `path`; 0 when its last event is succeeded, paused or cancelled, 1 when it is failed."""
+def train(path: Path, meeting: Meeting | None = None) -> int:
+    """Train the run in folder `path`; 0 when its last event is succeeded, paused or cancelled, 1 when it is failed.
+
+    `meeting`: where the hosts of a run on several of them find one another.
+    """
     folder = RunDir(path)
-    say: Say = partial(events.append, folder.events)
+    if count := team.needed(folder):
+        return team.lead(folder, count, meeting or Meeting())
+    speaks = mesh.rank() == 0
+    say: Say = partial(events.append, folder.events) if speaks else _nothing
     signals = Signals()
     say(Phase(phase="starting"))
     with signals.listening():
         finished = _to_the_end(folder, say, signals)
     say(finished)
-    if finished.status in {"paused", "cancelled"}:
+    if finished.status == "failed" and not speaks:
+        team.say_failure(folder, finished)
+    if finished.status in {"paused", "cancelled"} and speaks:
         folder.stop.unlink(missing_ok=True)  # obeyed; a later resume must not find it
-    return 1 if finished.status == "failed" else 0
+    unagreed = finished.code == "disk_full" and mesh.processes() > 1  # the others would wait for this process
+    return 1 if finished.status == "failed" or unagreed else 0
+
+
+def _nothing(_: Event) -> None:
+    """What a process says that does not speak for the run."""
 
 
 def _to_the_end(folder: RunDir, say: Say, signals: Signals) -> Finished:
@@ -101,11 +116,15 @@ def _work(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last)
         train_steps(run, last)
         sample(run)
         save(run, probe)
+        main = run.mesh.main
         told, code = summary(run, last.step), "stopped_early" if last.step < run.total else ""
         device = run.trainer.built.device
         del run  # the clean process needs the memory
         if device.type != "cpu":
             torch.accelerator.empty_cache()
+        mesh.leave()
+        if not main:
+            return Finished(status="succeeded", step=last.step)
         say(Phase(phase="checking_adapter", detail=f"loading it in a clean process with {loader(spec)}"))
         verdict = verify_result(folder.result(spec), spec, probe, device)
     message = (

@@ -19,6 +19,7 @@ from studio.db import when_over
 from studio.db.tables import Dataset, Model, Run, now
 from studio.errors import Conflict, Invalid, NotFound
 from studio.labels import label, shortened
+from studio.layouts import check_layout
 from studio.storage import Storage
 
 STATUSES = ("draft", "queued", "preparing", "running", "succeeded", "failed", "cancelled", "paused")
@@ -77,6 +78,7 @@ def create(
     model = _ready_model(session, spec.model, wait_for_inputs)
     if dataset.status == "ready":
         check_fit(dataset, spec)
+    check_layout(model, spec)
     if spec.data.sha256 and spec.data.sha256 != dataset.sha256:
         raise Invalid(
             "The dataset is not the one that this spec was made for: its content differs.", param="data.sha256"

@@ -170,6 +170,7 @@ EN = {
     "phase.checking_adapter": "Proving that the adapter loads",
     "phase.": "Preparing",
     "fact.device": "Device",
+    "fact.layout": "Layout",
     "fact.dtype": "Precision",
     "fact.train_rows": "Rows trained on",
     "fact.eval_rows": "Rows held out",

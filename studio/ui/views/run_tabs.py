@@ -10,6 +10,7 @@ from studio.ui.views.run import Story
 
 FACTS = (
     "device",
+    "layout",
     "dtype",
     "train_rows",
     "eval_rows",
@@ -61,7 +62,8 @@ def facts(story: Story) -> Child:
         return None
     pairs: list[Child] = []
     for name in FACTS:
-        value = told.get(name)
+        if (value := told.get(name)) is None:  # said by a version that did not know it
+            continue
         shown = figures.count(value) if isinstance(value, int) else str(value)
         pairs += [el("dt", text(f"fact.{name}")), el("dd", shown)]
     for package, version in (told.get("versions") or {}).items():
