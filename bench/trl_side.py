@@ -27,11 +27,11 @@ class _Say(TrainerCallback):
         line = {"step": state.global_step, "time": time.time(), "tokens": tokens, "peak": peak_bytes()}
         print(json.dumps(line), flush=True)  # noqa: T201
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **said: Any) -> None:
         """A loss was logged."""
         del args, control
-        if "loss" in logs:
-            print(json.dumps({"step": state.global_step, "loss": logs["loss"]}), flush=True)  # noqa: T201
+        if "loss" in said["logs"]:
+            print(json.dumps({"step": state.global_step, "loss": said["logs"]["loss"]}), flush=True)  # noqa: T201
 
 
 def main(path: Path) -> None:

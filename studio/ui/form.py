@@ -134,7 +134,7 @@ def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
     if origin is Annotated:
         return _kind(get_args(annotation)[0])
     if origin is dict:
-        return "pairs", ()
+        return "pairs" if get_args(annotation)[1] is str else "weights", ()
     if origin is Literal:
         return "choice", tuple(str(choice) for choice in get_args(annotation))
     if origin in (Union, UnionType) and NoneType in get_args(annotation):
@@ -143,8 +143,6 @@ def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
         words = [choice for part in get_args(annotation) if get_origin(part) is Literal for choice in get_args(part)]
         numbers = any(int in (part, *get_args(part)) for part in get_args(annotation))
         return "ways" if numbers else "names", tuple(str(word) for word in words)
-    if origin is dict:
-        return "weights", ()
     simple: dict[Any, Kind] = {bool: "switch", int: "whole", float: "number"}
     return simple.get(annotation, "text"), ()
 
