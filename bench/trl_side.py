@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from bench.peak import peak_bytes
-from engine.devices import set_threads
+from engine.devices import choose_device, set_threads
+from engine.spec import Training
 
 
 class _Say(TrainerCallback):
@@ -53,6 +54,7 @@ def main(path: Path) -> None:
             report_to="none",
             save_strategy="no",
             disable_tqdm=True,
+            use_cpu=choose_device(Training()).type == "cpu",
             seed=42,
             **job["config"],
         ),

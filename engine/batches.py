@@ -7,7 +7,6 @@ computed once for all of them.
 """
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.packing import Packs, best_fit
 from engine.prompts import Questions
 
 Ints = NDArray[np.int64]
@@ -173,43 +173,6 @@ NOTHING = MicroBatch(
 """A micro-batch that trains nothing, for a device that must keep in step with others."""
 
 
-def best_fit(lengths: Sequence[int] | Ints, limit: int, order: Sequence[int] | Ints) -> list[list[int]]:
-    """Best-fit-decreasing over all samples: packs (lists of sample indices) of at most `limit` tokens, O(n log n).
-
-    `order` is a permutation of the samples that decides among equal lengths; the number of packs depends on the lengths
-    only. Raises ValueError when a single sample is longer than `limit`.
-    """
-    sizes = np.asarray(lengths)
-    if len(sizes) and int(sizes.max()) > limit:
-        raise ValueError(f"a sample of {int(sizes.max())} tokens does not fit in {limit}")
-    ranked = np.asarray(order, dtype=np.int64)
-    ranked = ranked[np.argsort(-sizes[ranked], kind="stable")]
-    packs: list[list[int]] = []
-    rooms: list[int] = []  # distinct rooms left, sorted
-    with_room: dict[int, list[int]] = {}  # room left -> packs that have it
-    for index, size in zip(ranked.tolist(), sizes[ranked].tolist(), strict=True):
-        at = bisect_left(rooms, size)
-        if at == len(rooms):
-            packs.append([index])
-            _put(rooms, with_room, limit - size, len(packs) - 1)
-            continue
-        room = rooms[at]
-        pack = with_room[room].pop()
-        if not with_room[room]:
-            del with_room[room], rooms[at]
-        packs[pack].append(index)
-        _put(rooms, with_room, room - size, pack)
-    return packs
-
-
-def _put(rooms: list[int], with_room: dict[int, list[int]], room: int, pack: int) -> None:
-    """Remember that `pack` has `room` left."""
-    if room not in with_room:
-        with_room[room] = []
-        insort(rooms, room)
-    with_room[room].append(pack)
-
-
 class Plan:
     """All batches of a run. `step` is pure: the same samples, settings, seed and step give the same tokens."""
 
@@ -256,7 +219,7 @@ class Plan:
             raise ValueError("steps count from 1")
         epoch, at = divmod((step - 1) // self.repeats, self.steps_per_epoch // self.repeats)
         per_step = self.batch_size * self.accumulation
-        mine = self._sequences(epoch)[at * per_step : (at + 1) * per_step]
+        mine = self._sequences(epoch).between(at * per_step, (at + 1) * per_step)
         chunks = (mine[first : first + self.batch_size] for first in range(0, len(mine), self.batch_size))
         return [gather(self.samples, [index for sequence in chunk for index in sequence]) for chunk in chunks]
 
@@ -265,7 +228,7 @@ class Plan:
         epochs, rest = divmod(math.ceil(steps / self.repeats), self.steps_per_epoch // self.repeats)
         if epochs:
             return np.arange(len(self.samples))
-        seen = self._sequences(0)[: rest * self.batch_size * self.accumulation]
+        seen = self._sequences(0).between(0, rest * self.batch_size * self.accumulation)
         return np.unique([index for sequence in seen for index in sequence])
 
     def repeated(self, times: int) -> "Plan":
@@ -280,14 +243,14 @@ class Plan:
         known.samples = replace(self.samples, reference=reference)
         return known
 
-    def _shuffled(self, epoch: int) -> list[list[int]]:
-        """The sequences of an epoch in training order, each a list of sample indices."""
+    def _shuffled(self, epoch: int) -> Packs:
+        """The sequences of an epoch in training order."""
         random = np.random.default_rng([self.seed, epoch])
         order = random.permutation(len(self.samples))
         if not self.packing:
-            return [[index] for index in order.tolist()]
+            return Packs.singles(order)
         packs = best_fit(self._lengths, self.max_length, order)
-        return [packs[index] for index in random.permutation(len(packs)).tolist()]
+        return packs.reordered(random.permutation(len(packs)))
 
 
 def in_order(samples: Samples, max_length: int) -> Iterator[MicroBatch]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from engine import attention, earlier, experts, isolation, lora, optimizers, quantized, whole
+from engine import attention, earlier, experts, fused, isolation, lora, optimizers, quantized, whole
 from engine.auto import class_for
 from engine.devices import choose_device, choose_dtype, exact
 from engine.failure import Failure
@@ -145,6 +145,8 @@ def build(spec: RunSpec, mesh: Mesh | None = None, dtype: torch.dtype | None = N
         )
     adapter = None if spec.training.full_finetuning else add_adapter(model, spec)
     placements = adapters.place(model, mesh, spec.training.seed)
+    if adapter is not None and not mesh.degrees.sharded:
+        fused.fuse(model, dtype)
     start = None
     if adapter is not None and spec.adapter_from:
         start = earlier.begin_from(adapter, Path(spec.adapter_from))

@@ -6,7 +6,7 @@ needs what comes from above, so backward computes the logits once more, in tiles
 its rows of the weight's gradient whole. Values and derivatives are those of the full logits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from engine.devices import exact
 
-TILE_BYTES = 64 * 2**20  # float32 logits of one tile
+TILE_BYTES = 64 * 2**20  # float32 logits of one tile: one matrix product
+STRIP_BYTES = 2 * 2**20  # of them, what goes through the softmax at once on a CPU, so that it stays in its cache
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ def tiles(count: int, other: int) -> list[slice]:
     """Slices of `count` rows such that one of them, `other` wide in float32, takes TILE_BYTES at most."""
     rows = max(16, TILE_BYTES // (4 * max(1, other)))
     return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
+
+
+def _strips(tile: Tensor, first: int) -> Iterator[tuple[slice, Tensor]]:
+    """A tile's rows in the portions cheapest to compute on element by element; `first` is its first row's number."""
+    size = max(1, STRIP_BYTES // (4 * tile.shape[1])) if tile.device.type == "cpu" else max(1, len(tile))
+    for start in range(0, len(tile), size):
+        strip = tile[start : start + size]
+        yield slice(first + start, first + start + len(strip)), strip
 
 
 @dataclass(frozen=True)
@@ -110,18 +119,22 @@ class _FrozenHead(torch.autograd.Function):
         slope_ND = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         every = slice(0, len(weight_VD))
         for tile in tiles(len(hidden_ND), len(weight_VD)):
-            shown = how.show(F.linear(hidden_ND[tile], weight_VD, bias_V), tile, every)
-            scores = torch.log_softmax(shown, -1, dtype=logprobs_N.dtype)
-            at = targets_N[tile, None]
-            logprobs_N[tile] = scores.gather(1, at).squeeze(1)
-            if entropy_N is not None:
-                entropy_N[tile] = torch.special.entr(scores.exp()).sum(-1)
+            raw = F.linear(hidden_ND[tile], weight_VD, bias_V)
+            for rows, strip in _strips(raw, tile.start):
+                shown = how.show(strip, rows, every)
+                scores = torch.log_softmax(shown, -1, dtype=logprobs_N.dtype)
+                at = targets_N[rows, None]
+                logprobs_N[rows] = scores.gather(1, at).squeeze(1)
+                if entropy_N is not None:
+                    entropy_N[rows] = torch.special.entr(scores.exp()).sum(-1)
+                if slope_ND is not None:
+                    minus_slope = scores.exp_()
+                    minus_slope.scatter_add_(1, at, minus_slope.new_full(at.shape, -1.0))
+                    strip.copy_(how.shape.chain(minus_slope, shown))
             if slope_ND is not None:
-                slope = scores.exp_().neg_()
-                slope.scatter_add_(1, at, slope.new_ones(at.shape))
-                torch.mm(how.shape.chain(slope, shown).to(weight_VD.dtype), weight_VD, out=slope_ND[tile])
+                torch.mm(raw, weight_VD, out=slope_ND[tile])
         if slope_ND is not None:
-            ctx.save_for_backward(slope_ND)
+            ctx.save_for_backward(slope_ND.neg_())
         if entropy_N is not None:
             ctx.mark_non_differentiable(entropy_N)
         return logprobs_N, entropy_N
@@ -143,11 +156,13 @@ class _TrainedHead(torch.autograd.Function):
         total_N = torch.empty_like(logprobs_N)  # log of the sum of exponentials
         every = slice(0, len(weight_VD))
         for tile in tiles(len(hidden_ND), len(weight_VD)):
-            shown = how.show(F.linear(hidden_ND[tile], weight_VD, bias_V), tile, every).to(logprobs_N.dtype)
-            total_N[tile] = shown.logsumexp(-1)
-            logprobs_N[tile] = shown.gather(1, targets_N[tile, None]).squeeze(1) - total_N[tile]
-            if entropy_N is not None:
-                entropy_N[tile] = torch.special.entr(shown.softmax(-1)).sum(-1)
+            raw = F.linear(hidden_ND[tile], weight_VD, bias_V)
+            for rows, strip in _strips(raw, tile.start):
+                shown = how.show(strip, rows, every).to(logprobs_N.dtype)
+                total_N[rows] = shown.logsumexp(-1)
+                logprobs_N[rows] = shown.gather(1, targets_N[rows, None]).squeeze(1) - total_N[rows]
+                if entropy_N is not None:
+                    entropy_N[rows] = torch.special.entr(shown.softmax(-1)).sum(-1)
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, targets_N, total_N)
         ctx.how = how
         if entropy_N is not None:

@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -21,36 +22,63 @@ from engine import experts
 ADAPTER = "default"
 
 
-class _LowRank(torch.autograd.Function):
-    """x (..., I) -> x W.T + b + scale * (x A.T) B.T (..., O); W and b are frozen."""
+@dataclass(frozen=True)
+class LowRank:
+    """A frozen linear layer and its adapter: x W.T + b + scale * (x A.T) B.T, and the gradients of it.
+
+    Inputs are flat (N, I) and contiguous, outputs (N, O); gradients of A and B are float32 like themselves.
+    """
+
+    weight_OI: Tensor
+    bias_O: Tensor | None
+    a_RI: Tensor
+    b_OR: Tensor
+    scale: float
+
+    @classmethod
+    def of(cls, layer: LoraLinear, weight_OI: Tensor, bias_O: Tensor | None) -> "LowRank":
+        """A plain LoRA layer of PEFT on these base weights."""
+        a, b = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight
+        return cls(weight_OI, bias_O, cast(Tensor, a), cast(Tensor, b), float(layer.scaling[ADAPTER]))
+
+    def forward(self, x_NI: Tensor) -> tuple[Tensor, Tensor]:
+        """(output, what the backward pass needs besides the input)."""
+        out_NO = F.linear(x_NI, self.weight_OI, self.bias_O)
+        low_NR = x_NI @ self.a_RI.to(x_NI.dtype).t()
+        return out_NO.addmm_(low_NR, (self.b_OR * self.scale).to(x_NI.dtype).t()), low_NR
+
+    def backward(
+        self, grad_NO: Tensor, x_NI: Tensor, low_NR: Tensor, wants_x: bool
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """Gradients of (input if wanted, A, B)."""
+        low_grad_NR = grad_NO @ (self.b_OR * self.scale).to(grad_NO.dtype)
+        grad_b = (grad_NO.t() @ low_NR).to(self.b_OR.dtype) * self.scale
+        grad_a = (low_grad_NR.t() @ x_NI).to(self.a_RI.dtype)
+        if not wants_x:
+            return None, grad_a, grad_b
+        return (grad_NO @ self.weight_OI).addmm_(low_grad_NR, self.a_RI.to(grad_NO.dtype)), grad_a, grad_b
+
+
+class _Adapted(torch.autograd.Function):
+    """`LowRank` on an input of any shape (..., I); W and b are frozen."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, a_RI: Tensor, b_OR: Tensor, scale: float
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layer: LowRank, a_RI: Tensor, b_OR: Tensor) -> Tensor:
         flat_NI = x.reshape(-1, x.shape[-1])
-        out_NO = F.linear(flat_NI, weight_OI, bias_O)
-        low_NR = flat_NI @ a_RI.to(x.dtype).t()
-        out_NO.addmm_(low_NR, (b_OR * scale).to(x.dtype).t())
-        ctx.save_for_backward(flat_NI, low_NR, weight_OI, a_RI, b_OR)
-        ctx.scale = scale
-        ctx.shape = x.shape
+        out_NO, low_NR = layer.forward(flat_NI)
+        ctx.save_for_backward(flat_NI, low_NR)
+        ctx.layer, ctx.shape = layer, x.shape
         return out_NO.view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, Tensor, Tensor, None]:
-        flat_NI, low_NR, weight_OI, a_RI, b_OR = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
+        flat_NI, low_NR = ctx.saved_tensors
         grad_NO = gradient.reshape(-1, gradient.shape[-1])
-        low_grad_NR = grad_NO @ (b_OR * ctx.scale).to(grad_NO.dtype)
-        grad_b = (grad_NO.t() @ low_NR).to(b_OR.dtype) * ctx.scale
-        grad_a = (low_grad_NR.t() @ flat_NI).to(a_RI.dtype)
-        grad_x = None
-        if ctx.needs_input_grad[0]:
-            grad_x = (grad_NO @ weight_OI).addmm_(low_grad_NR, a_RI.to(grad_NO.dtype)).view(ctx.shape)
-        return grad_x, None, None, grad_a, grad_b, None
+        grad_x, grad_a, grad_b = ctx.layer.backward(grad_NO, flat_NI, low_NR, ctx.needs_input_grad[0])
+        return None if grad_x is None else grad_x.view(ctx.shape), None, grad_a, grad_b
 
 
-def _is_plain(layer: LoraLinear) -> bool:
+def is_plain(layer: LoraLinear) -> bool:
     """Vanilla LoRA on a plain linear layer: no dropout, no variant, nothing merged or quantised."""
     return (
         type(layer) is LoraLinear
@@ -65,8 +93,8 @@ def _is_plain(layer: LoraLinear) -> bool:
 
 def apply(layer: LoraLinear, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """A layer's adapter on top of these base weights, or of a slice of them that A and B were cut like."""
-    a, b, scale = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, float(layer.scaling[ADAPTER])
-    return cast(Tensor, _LowRank.apply(x, weight_OI, bias_O, a, b, scale))  # type: ignore[no-untyped-call]
+    now = LowRank.of(layer, weight_OI, bias_O)
+    return cast(Tensor, _Adapted.apply(x, now, now.a_RI, now.b_OR))  # type: ignore[no-untyped-call]
 
 
 def _fast_forward(layer: LoraLinear) -> Callable[[Tensor], Tensor]:
@@ -82,7 +110,7 @@ def speed_up(model: nn.Module) -> int:
     """Give every plain LoRA layer the short forward (DoRA, dropout keep PEFT's); returns how many got it."""
     count = 0
     for layer in model.modules():
-        if isinstance(layer, LoraLinear) and _is_plain(layer):
+        if isinstance(layer, LoraLinear) and is_plain(layer):
             layer.__dict__["forward"] = _fast_forward(layer)
             count += 1
     return count

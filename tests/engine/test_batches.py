@@ -1,13 +1,12 @@
 """Batches: packing laws, and that a batch is a pure function of seed and step."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.batches import Plan, Samples, best_fit, in_order
+from engine.batches import Plan, Samples, in_order
+from engine.packing import best_fit
 
 
 def samples_of(lengths):
@@ -48,10 +47,38 @@ def test_best_fit_takes_the_fullest_pack_that_has_room():
     assert sorted(sorted(pack) for pack in packs) == [[0, 3], [1, 2]]
 
 
-def test_packing_a_hundred_thousand_samples_takes_seconds_at_most():
-    lengths = np.random.default_rng(0).integers(1, 4096, 100_000)
-    packs = best_fit(lengths, 4096, np.arange(len(lengths)))
-    assert len(packs) < 1.02 * math.ceil(lengths.sum() / 4096)
+def one_by_one(lengths, limit, order):
+    """Best fit decreasing as the textbook says it: how full the packs get."""
+    rooms = []
+    for size in sorted((lengths[index] for index in order), reverse=True):
+        fitting = [at for at, room in enumerate(rooms) if room >= size]
+        if fitting:
+            rooms[min(fitting, key=rooms.__getitem__)] -= size
+        else:
+            rooms.append(limit - size)
+    return sorted(rooms)
+
+
+@given(LENGTHS, st.integers(0, 10))
+def test_moving_samples_in_bulk_packs_as_one_by_one_does(lengths, seed):
+    order = np.random.default_rng(seed).permutation(len(lengths))
+    packs = best_fit(lengths, 100, order)
+    assert sorted(100 - sum(lengths[index] for index in pack) for pack in packs) == one_by_one(lengths, 100, order)
+
+
+def test_a_hundred_thousand_samples_leave_almost_no_room():
+    lengths = np.clip(np.random.default_rng(0).lognormal(np.log(350), 0.9, 100_000).astype(int), 8, 2048)
+    packs = best_fit(lengths, 2048, np.arange(len(lengths)))
+    assert lengths.sum() / (len(packs) * 2048) > 0.999
+
+
+@given(LENGTHS, st.integers(0, 10))
+def test_packs_in_another_order_are_the_same_packs(lengths, seed):
+    packs = best_fit(lengths, 100, range(len(lengths)))
+    order = np.random.default_rng(seed).permutation(len(packs))
+    whole = list(packs)
+    assert list(packs.reordered(order)) == [whole[at] for at in order]
+    assert packs.between(1, 3) == whole[1:3]
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,0 +1,207 @@
+"""Parts of unmodified models computed in fewer passes, keeping less: RMS norms and gated MLPs, from outside.
+
+What a module computes is not read off its name but tried: a part is replaced only where our way gives the very same
+bits on a few random tokens. Replaced are the forwards of single module objects; classes, weights and files stay as they
+are, and a module in training (its weight wants a gradient) goes its own way.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from peft.tuners.lora.layer import Linear as LoraLinear
+from torch import Tensor, nn
+
+from engine.lora import LowRank, is_plain
+
+STRIP_BYTES = 2**19  # what one portion of rows takes in float32, so that its passes stay in a core's cache (CPU)
+PROBE_TOKENS = 5
+
+
+def _strips(rows_ND: Tensor) -> Iterator[slice]:
+    """Portions of rows: small ones on a CPU, all at once elsewhere."""
+    count, width = rows_ND.shape
+    size = max(1, STRIP_BYTES // (4 * width)) if rows_ND.device.type == "cpu" else max(1, count)
+    for start in range(0, count, size):
+        yield slice(start, start + size)
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """`x / rms(x) * (weight + offset)`; `late` multiplies only after going back to the precision of x."""
+
+    eps: float
+    offset: float
+    late: bool
+
+    def scaled(self, normed: Tensor, weight_D: Tensor, dtype: torch.dtype) -> Tensor:
+        """Float32 rows of norm one, times the weight, in `dtype`."""
+        if self.late:
+            return (weight_D + self.offset if self.offset else weight_D) * normed.to(dtype)
+        return (normed * (weight_D.float() + self.offset)).to(dtype)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """An RMS norm that keeps its input as it came, and one number per token."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_D: Tensor, norm: _Norm) -> Tensor:
+        x_ND = x.reshape(-1, x.shape[-1])
+        out_ND = torch.empty_like(x_ND)
+        inverse_N1 = torch.empty(len(x_ND), 1, dtype=torch.float32, device=x.device)
+        for at in _strips(x_ND):
+            wide = x_ND[at].float()
+            inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps)
+            inverse_N1[at] = inverse
+            out_ND[at] = norm.scaled(wide * inverse, weight_D, x.dtype)
+        ctx.save_for_backward(x_ND, inverse_N1, weight_D)
+        ctx.norm, ctx.shape = norm, x.shape
+        return out_ND.view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        x_ND, inverse_N1, weight_D = ctx.saved_tensors
+        grad_ND = gradient.reshape(x_ND.shape)
+        out_ND = torch.empty_like(x_ND)
+        factor_D = weight_D.float() + ctx.norm.offset
+        for at in _strips(x_ND):
+            grad = grad_ND[at] * factor_D  # float32
+            normed = x_ND[at] * inverse_N1[at]
+            along = (grad * normed).mean(-1, keepdim=True)
+            out_ND[at] = grad.sub_(normed.mul_(along)).mul_(inverse_N1[at])
+        return out_ND.view(ctx.shape), None, None
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """An activation and its derivative."""
+
+    forward: Callable[[Tensor], Tensor]
+    backward: Callable[[Tensor, Tensor], Tensor]  # (gradient, input)
+
+
+GATES = (
+    _Gate(F.silu, torch.ops.aten.silu_backward),
+    _Gate(
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda gradient, x: torch.ops.aten.gelu_backward(gradient, x, approximate="tanh"),
+    ),
+    _Gate(F.gelu, torch.ops.aten.gelu_backward),
+)
+
+
+class _GatedDown(torch.autograd.Function):
+    """down(act(gate) * up) with an adapter on down; the product, as wide as both, is computed again in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor, act: _Gate, down: LowRank, a_RI: Tensor, b_OR: Tensor) -> Tensor:
+        gate_NI, up_NI = gate.reshape(-1, gate.shape[-1]), up.reshape(-1, up.shape[-1])
+        out_NO, low_NR = down.forward(_product(gate_NI, up_NI, act))
+        ctx.save_for_backward(gate_NI, up_NI, low_NR)
+        ctx.act, ctx.down, ctx.shape = act, down, gate.shape
+        return out_NO.view(*gate.shape[:-1], -1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, Tensor, Tensor]:
+        gate_NI, up_NI, low_NR = ctx.saved_tensors
+        grad_NO = gradient.reshape(-1, gradient.shape[-1])
+        product_NI = _product(gate_NI, up_NI, ctx.act)
+        grad_NI, grad_a, grad_b = ctx.down.backward(grad_NO, product_NI, low_NR, True)
+        grad_gate, grad_up = product_NI, grad_NI  # their memory is free from here on
+        for at in _strips(gate_NI):
+            gate, grad = gate_NI[at], grad_NI[at]
+            grad_gate[at] = ctx.act.backward(grad * up_NI[at], gate)
+            grad_up[at] = grad.mul_(ctx.act.forward(gate))
+        return grad_gate.view(ctx.shape), grad_up.view(ctx.shape), None, None, grad_a, grad_b
+
+
+def _product(gate_NI: Tensor, up_NI: Tensor, act: _Gate) -> Tensor:
+    out_NI = torch.empty_like(gate_NI)
+    for at in _strips(gate_NI):
+        torch.mul(act.forward(gate_NI[at]), up_NI[at], out=out_NI[at])
+    return out_NI
+
+
+def fuse(model: nn.Module, dtype: torch.dtype) -> tuple[int, int]:
+    """Replace what can be; returns how many norms and how many MLPs.
+
+    Adapters must be in, weights frozen and whole. Checks in float64 are about the last digits: they get nothing.
+    """
+    if dtype == torch.float64:
+        return 0, 0
+    modules = list(model.modules())
+    return sum(_fuse_norm(module, dtype) for module in modules), sum(_fuse_mlp(module, dtype) for module in modules)
+
+
+@torch.no_grad()
+def _fuse_norm(module: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether `module` was an RMS norm."""
+    weight = getattr(module, "weight", None)
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    is_leaf = not list(module.children()) and len(list(module.parameters())) == 1
+    if not is_leaf or not isinstance(weight, Tensor) or weight.dim() != 1 or not isinstance(eps, float):
+        return False
+    plain = cast(Callable[..., Tensor], module.forward)
+    probe = _random(PROBE_TOKENS, len(weight), weight.device, dtype)
+    expected = plain(probe)
+    if not isinstance(expected, Tensor):
+        return False
+    for norm in (_Norm(eps, offset, late) for offset in (0.0, 1.0) for late in (True, False)):
+        if torch.equal(_RMSNorm.apply(probe, weight, norm), expected):  # type: ignore[no-untyped-call]
+            module.__dict__["forward"] = _norm_forward(module, plain, norm)
+            return True
+    return False
+
+
+def _norm_forward(module: Any, plain: Callable[..., Tensor], norm: _Norm) -> Callable[[Tensor], Tensor]:
+    def forward(hidden_states: Tensor, *more: Any, **named: Any) -> Tensor:
+        if more or named or module.weight.requires_grad:
+            return plain(hidden_states, *more, **named)
+        return cast(Tensor, _RMSNorm.apply(hidden_states, module.weight, norm))  # type: ignore[no-untyped-call]
+
+    return forward
+
+
+@torch.no_grad()
+def _fuse_mlp(module: Any, dtype: torch.dtype) -> bool:
+    """Whether `module` was a gated MLP with a plain adapter on its last layer."""
+    gate, up, down = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
+    if not (isinstance(gate, nn.Module) and isinstance(up, nn.Module) and isinstance(down, LoraLinear)):
+        return False
+    if not is_plain(down):
+        return False
+    plain = cast(Callable[[Tensor], Tensor], module.forward)
+    device = cast(nn.Linear, down.base_layer).weight.device
+    probe = _random(PROBE_TOKENS, int(getattr(gate, "in_features", 0)), device, dtype)
+    try:
+        expected = plain(probe)
+    except (TypeError, ValueError):  # it wants more than hidden states
+        return False
+    for act in GATES:
+        if isinstance(expected, Tensor) and torch.equal(_gated(gate(probe), up(probe), act, down), expected):
+            module.__dict__["forward"] = _mlp_forward(module, plain, act)
+            return True
+    return False
+
+
+def _gated(gate: Tensor, up: Tensor, act: _Gate, down: LoraLinear) -> Tensor:
+    base = cast(nn.Linear, down.base_layer)
+    now = LowRank.of(down, base.weight, base.bias)
+    return cast(Tensor, _GatedDown.apply(gate, up, act, now, now.a_RI, now.b_OR))  # type: ignore[no-untyped-call]
+
+
+def _mlp_forward(module: Any, plain: Callable[[Tensor], Tensor], act: _Gate) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        if module.down_proj.disable_adapters:
+            return plain(x)
+        return _gated(module.gate_proj(x), module.up_proj(x), act, module.down_proj)
+
+    return forward
+
+
+def _random(tokens: int, width: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Probe inputs (1, tokens, width): the same everywhere, and nothing taken from the run's own randomness."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(1, tokens, width, generator=generator).to(device, dtype)
