@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-SENTENCES = Path(__file__).parents[1] / "studio" / "starter_data" / "starter-chat.jsonl"
+from bench.versus import STARTER_ROWS
+
 TOKENS_PER_WORD = 1.4  # of the starter model on these sentences; only to aim at a number of tokens
 
 
@@ -15,7 +16,7 @@ def write_chats(path: Path, tokens: int, longest: int, *, median: int = 200, see
     Their lengths are log-normal around `median` tokens (sigma 0.8) and at most nine tenths of `longest`.
     """
     random = np.random.default_rng(seed)
-    pairs = [json.loads(line)["messages"] for line in SENTENCES.read_text(encoding="utf-8").splitlines()]
+    pairs = [json.loads(line)["messages"] for line in STARTER_ROWS.read_text(encoding="utf-8").splitlines()]
     rows = written = 0
     with path.open("w", encoding="utf-8") as file:
         while written < tokens:

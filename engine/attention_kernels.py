@@ -56,7 +56,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring) 
     """Causal attention inside each document."""
     name = _kernel(q, k, v, documents, how)
     _say(name, str(q.device), str(q.dtype))
-    return {"variable-length": _variable_length, "flash on CPU": _flash_on_cpu, "one by one": _one_by_one}[name](
+    return {"variable-length": _variable_length, "flash per document": _flash_on_cpu, "one by one": _one_by_one}[name](
         q, k, v, documents, how
     )
 
@@ -66,7 +66,7 @@ def _kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring)
     if not how.is_plain or documents.answers or q.shape[-1] != v.shape[-1]:
         return "one by one"
     if q.device.type == "cpu":
-        return "flash on CPU" if how.window is None or max(documents.lengths) <= how.window else "one by one"
+        return "flash per document" if how.window is None or max(documents.lengths) <= how.window else "one by one"
     if q.dtype == torch.float32 or q.device.type != "cuda":  # ROCm calls itself cuda
         return "one by one"
     trusted = _is_variable_length_right(q.device, q.dtype, (q.shape[1], k.shape[1], q.shape[-1]), how.window is None)

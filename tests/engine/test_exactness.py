@@ -107,25 +107,27 @@ def test_R03_a_half_written_newest_checkpoint_is_passed_over_and_the_result_is_t
     assert (broken.adapter / saved).read_bytes() == (straight.adapter / saved).read_bytes()
 
 
-def test_M01_accumulating_one_by_eight_is_two_by_four_with_packing_off_and_on(make_run):
-    for packing in (True, False):
-        runs = [
-            make_run(
-                f"run-{packing}-{size}",
-                data={"packing": packing},
-                training={
-                    "max_steps": 3,
-                    "per_device_train_batch_size": size,
-                    "gradient_accumulation_steps": 8 // size,
-                    "dtype": "float32",
-                    "device": "cpu",
-                },
-            )
-            for size in (1, 2, 8)
-        ]
-        first, *others = [go(run) for run in runs]
-        for other in others:
-            assert_equal(first, other, loss=1e-5, norm=1e-4, weights=2e-4)
+@pytest.mark.parametrize("packing", [True, False], ids=["packed", "alone"])
+def test_M01_accumulating_1_by_32_is_4_by_8_is_8_by_4(make_run, chat_file, tmp_path, packing):
+    rows = tmp_path / "many.jsonl"
+    rows.write_text("\n".join([chat_file.read_text()] * 4))
+    runs = [
+        make_run(
+            f"run-{size}",
+            data={"dataset": str(rows), "packing": packing},
+            training={
+                "max_steps": 2,
+                "per_device_train_batch_size": size,
+                "gradient_accumulation_steps": 32 // size,
+                "dtype": "float32",
+                "device": "cpu",
+            },
+        )
+        for size in (1, 4, 8)
+    ]
+    first, *others = [go(run) for run in runs]
+    for other in others:
+        assert_equal(first, other, loss=1e-5, norm=1e-4, weights=2e-4)
 
 
 def test_recomputing_activations_changes_nothing(make_run):
