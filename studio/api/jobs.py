@@ -65,14 +65,18 @@ def create(studio: TheStudio, request: JobRequest) -> Job:
 def suggested(studio: Studio, session: Session, request: JobRequest) -> RunSpec:
     """The settings the studio chooses for this model and file where the client leaves them open.
 
-    Of a file that is not read through yet nothing is known: what depends on its rows keeps its plain default.
+    The model may be the result of an earlier job, which this one then goes on from. Of a file that is not read through
+    yet nothing is known: what depends on its rows keeps its plain default.
     """
-    plain = RunSpec(model=request.model, data=Data(dataset=request.training_file))
-    model, dataset = session.get(Model, request.model), session.get(Dataset, request.training_file)
+    before = session.get(Run, request.model)
+    base, start = (before.model_id, before.id) if before is not None else (request.model, "")
+    plain = RunSpec(model=base, adapter_from=start, data=Data(dataset=request.training_file))
+    model, dataset = session.get(Model, base), session.get(Dataset, request.training_file)
     if model is None or dataset is None:
         return plain  # refused, with the reason, when the run is made
     method = METHODS_HERE[request.method.type if request.method else "supervised"]
     spec = suggest(dataset, model, workers.devices(session, studio.settings.lease_seconds), method)
+    spec = spec.model_copy(update={"adapter_from": start})
     if dataset.status == "ready":
         return spec
     training = spec.training.model_copy(update={"num_train_epochs": plain.training.num_train_epochs})

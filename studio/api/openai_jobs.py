@@ -82,7 +82,9 @@ class Method(Asked):
 class JobRequest(Asked):
     """Body of `POST /v1/fine_tuning/jobs`."""
 
-    model: str = Field(min_length=1, max_length=300, description="Id of a base model, as GET /v1/models lists it.")
+    model: str = Field(
+        min_length=1, max_length=300, description="Id of a base model, or of a finished job to go on from."
+    )
     training_file: str = Field(min_length=1, max_length=300, description="Id of an uploaded file.")
     validation_file: str | None = Field(
         default=None, description="Not supported: a share of the training file is held out instead. Leave it out."

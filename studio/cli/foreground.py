@@ -13,7 +13,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from engine.events import Eval, Event, Finished, Phase, Sample, Saved, Started, Step, Warned, read
+from engine.events import Eval, Event, Finished, Phase, Rollout, Sample, Saved, Started, Step, Warned, read
 from engine.lifeline import VARIABLE as LIFELINE
 from engine.rundir import RunDir
 from studio.cli.console import err, out, plain
@@ -85,6 +85,8 @@ class Screen:
                 self.line(f"Step {event.step}: eval loss {figure(event.loss)}{' (best so far)' if event.best else ''}")
             case Sample():
                 self.sample(event)
+            case Rollout():
+                self.rollout(event)
             case Saved():
                 self.line(f"Step {event.step}: {event.what} saved, {event.bytes / 2**20:,.1f} MiB")
             case Warned():
@@ -118,6 +120,14 @@ class Screen:
         self.line(
             f"Sample after step {event.step}\n  asked  {asked}\n  base   {event.base_answer}\n  tuned  {event.answer}"
         )
+
+    def rollout(self, event: Rollout) -> None:
+        """The best of a group of sampled answers, and what the group was worth."""
+        there = [one for one in event.answers if one.reward is not None]
+        if there:
+            best = max(there, key=lambda one: one.reward or 0.0)
+            mean = sum(one.reward or 0.0 for one in there) / len(there)
+            self.line(f"Step {event.step}: reward {mean:.3f} over {len(there)} answers, the best: {best.text}")
 
     def finish(self, event: Finished) -> None:
         """How it ended, and what can be done now."""

@@ -115,9 +115,10 @@ def groups(spec: type[BaseModel] = RunSpec) -> list[Group]:
     return found
 
 
-def titles() -> dict[str, str]:
-    """What each leaf of a spec is called on the pages."""
-    return {one.leaf: one.title for group in groups() for one in group.settings}
+def titles(method: str = "") -> dict[str, str]:
+    """What each leaf of a spec is called on the pages; of two methods with the same leaf, as `method` calls it."""
+    every = sorted(_asked(), key=lambda one: one.method == method)
+    return {one.leaf: one.title for one in every}
 
 
 def _setting(name: str, info: FieldInfo, method: str) -> Setting:

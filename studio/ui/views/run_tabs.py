@@ -25,7 +25,7 @@ FACTS = (
 
 def settings_of(story: Story) -> Html:
     """Every setting with its title: those that differ from the defaults first."""
-    titles = form.titles()
+    titles = form.titles(story.run.method)
     method = METHODS.get(story.run.method, METHODS["sft"])
     defaults = settings(RunSpec(model="", data=Data(dataset=""), method=method()))
     mine = {name: stored(story.run.spec, name, default) for name, default in defaults.items() if name in titles}
