@@ -37,11 +37,8 @@ BETA, RATE = 0.1, 1e-4
 def write_pairs(path: Path, words: int, rows: int) -> None:
     """Pairs whose prompts have about so many words."""
     text = itertools.cycle(" ".join(versus.sentences()).split())
-    take = lambda count: " ".join(itertools.islice(text, count))  # noqa: E731 - one word for one thing
-    made = [
-        {name: take(count) for name, count in (("prompt", words), ("chosen", ANSWER_WORDS), ("rejected", ANSWER_WORDS))}
-        for _ in range(rows)
-    ]
+    counts = {"prompt": words, "chosen": ANSWER_WORDS, "rejected": ANSWER_WORDS}
+    made = [{name: " ".join(itertools.islice(text, count)) for name, count in counts.items()} for _ in range(rows)]
     path.write_text("\n".join(json.dumps(row) for row in made), encoding="utf-8")
 
 
@@ -65,8 +62,8 @@ class Ours:
         torch.manual_seed(0)
         tokenizer = load_tokenizer(spec)
         stops = stop_ids(spec, tokenizer)
-        samples = prepare(spec, tokenizer, stops, lambda event: None).train
-        self.plan = Plan(samples, max_length=spec.data.max_length, packing=False, batch_size=PAIRS)
+        prepared = prepare(spec, tokenizer, stops, lambda event: None)
+        self.plan = Plan(prepared.train, max_length=prepared.max_length, packing=False, batch_size=PAIRS)
         self.trainer = Trainer(build(spec), spec.optimizer, stops)
         self.steps = itertools.count(1)
 

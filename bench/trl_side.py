@@ -17,7 +17,7 @@ from bench.peak import peak_bytes
 from engine.devices import set_threads
 
 
-class _Say(TrainerCallback):  # type: ignore[misc]
+class _Say(TrainerCallback):
     """Prints a line after every optimizer step."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -27,11 +27,11 @@ class _Say(TrainerCallback):  # type: ignore[misc]
         line = {"step": state.global_step, "time": time.time(), "tokens": tokens, "peak": peak_bytes()}
         print(json.dumps(line), flush=True)  # noqa: T201
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **said: Any) -> None:
         """A loss was logged."""
         del args, control
-        if "loss" in logs:
-            print(json.dumps({"step": state.global_step, "loss": logs["loss"]}), flush=True)  # noqa: T201
+        if "loss" in said["logs"]:
+            print(json.dumps({"step": state.global_step, "loss": said["logs"]["loss"]}), flush=True)  # noqa: T201
 
 
 def main(path: Path) -> None:

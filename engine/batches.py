@@ -88,6 +88,7 @@ class MicroBatch:
     target, predicted from the token before it *in the same text* (never true for a document's first token). `lengths`:
     tokens per document; `rows`: its row in the file, from 1. `answers`: tokens of each answer that a document ends in,
     empty for documents of one text; `reference_DA`: see `Samples.reference`; `drawn`: how the answers were sampled.
+    `idle`: texts of one token to compute besides, which train nothing, so that a device keeps in step with others.
     """
 
     ids_T: Ints
@@ -98,6 +99,7 @@ class MicroBatch:
     answers: list[tuple[int, ...]] = field(default_factory=list)
     reference_DA: Floats | None = None
     drawn: Drawn | None = None
+    idle: int = 0
 
     @property
     def cu_seqlens(self) -> NDArray[np.int32]:
@@ -133,12 +135,42 @@ class MicroBatch:
                 count += 1
         return answer_T[self.trained_T]
 
+    @property
+    def texts(self) -> int:
+        """How many forward passes it takes where texts run one by one."""
+        return self.idle + sum(1 for _ in texts(self.lengths, self.answers))
+
+    def filled(self, lengths: Sequence[int]) -> "MicroBatch":
+        """The same with more documents of these lengths behind, which belong to no row and train nothing."""
+        if not lengths:
+            return self
+        more = sum(lengths)
+        return replace(
+            self,
+            ids_T=np.concatenate([self.ids_T, np.zeros(more, np.int64)]),
+            position_ids_T=np.concatenate([self.position_ids_T, positions(lengths)]),
+            trained_T=np.concatenate([self.trained_T, np.zeros(more, np.bool_)]),
+            lengths=[*self.lengths, *lengths],
+            answers=[*self.answers, *([()] * len(lengths))] if self.answers else [],
+            idle=0,
+        )
+
     def _answers(self) -> Iterator[tuple[int, list[int], tuple[int, ...]]]:
         """Of each document with answers: where its prompt ends, where its answers start, and their lengths."""
         ends = np.cumsum(self.lengths).tolist()
         for end, lengths in zip(ends, self.answers, strict=False):
             prompt_end = end - sum(lengths)
             yield prompt_end, [prompt_end + sum(lengths[:at]) for at in range(len(lengths))], lengths
+
+
+NOTHING = MicroBatch(
+    ids_T=np.zeros(1, np.int64),
+    position_ids_T=np.zeros(1, np.int64),
+    trained_T=np.zeros(1, np.bool_),
+    lengths=[1],
+    rows=[],
+)
+"""A micro-batch that trains nothing, for a device that must keep in step with others."""
 
 
 def best_fit(lengths: Sequence[int] | Ints, limit: int, order: Sequence[int] | Ints) -> list[list[int]]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from engine.data import Counts
+from engine.data import Prepared
 from engine.events import Eval, Step
+from engine.render.levels import Level
 from engine.spec import RunSpec, settings
 
 CURVE_ROWS = 12
@@ -46,7 +47,7 @@ def last_component(path: str) -> str:
     return re.split(r"[\\/]", path.rstrip("\\/"))[-1]
 
 
-def model_card(spec: RunSpec, base: str, counts: Counts, history: History) -> str:
+def model_card(spec: RunSpec, base: str, prepared: Prepared, history: History) -> str:
     """README.md of the result's folder; `spec` already portable."""
     whole = spec.training.full_finetuning
     title = _inline(spec.name) or f"{last_component(base)}, fine-tuned"
@@ -71,7 +72,7 @@ def model_card(spec: RunSpec, base: str, counts: Counts, history: History) -> st
             *(_usage_of_model() if whole else _usage(base)),
             "## Data",
             "",
-            *_table(("", "number"), _data_rows(spec, counts)),
+            *_table(("", "number"), _data_rows(spec, prepared)),
             "## Loss",
             "",
             *_curve(history),
@@ -122,7 +123,8 @@ def _table(head: tuple[str, str], rows: Sequence[tuple[Any, Any]]) -> list[str]:
     return [f"| {head[0]} | {head[1]} |", "| --- | --- |", *(f"| {left} | {right} |" for left, right in rows), ""]
 
 
-def _data_rows(spec: RunSpec, counts: Counts) -> list[tuple[str, Any]]:
+def _data_rows(spec: RunSpec, prepared: Prepared) -> list[tuple[str, Any]]:
+    counts, told = prepared.counts, prepared.serving
     return [
         ("file", f"`{_inline(spec.data.dataset)}`"),
         ("SHA-256", f"`{spec.data.sha256}`" if spec.data.sha256 else "not recorded"),
@@ -132,6 +134,8 @@ def _data_rows(spec: RunSpec, counts: Counts) -> list[tuple[str, Any]]:
         ("of these, longer than the maximum length", counts.dropped_rows),
         ("rows cut at the maximum length", counts.truncated_rows),
         ("trained tokens per epoch", counts.trained_tokens),
+        ("told to the chat template", f"`{_inline(Level(told.level).name)}`"),
+        ("date told to the chat template", told.date or "none"),
     ]
 
 

@@ -37,19 +37,19 @@ class Cuts:
     begins: Counter[int] = field(default_factory=Counter)  # rows by the position of their first trained token
     whole: dict[int, tuple[int, int]] = field(default_factory=dict)  # (tokens, trained ones) of rows, by their longest
 
-    def take(self, samples: Sequence[Sample]) -> None:
-        """Count a row."""
+    def take(self, samples: Sequence[Sample], shared: int = 0) -> None:
+        """Count a row; the `shared` tokens that all of its samples begin with are counted once."""
         if not samples:
             return
         most = max(len(sample.ids) for sample in samples)
         total, trained = self.whole.get(most, (0, 0))
-        total += sum(len(sample.ids) for sample in samples)
+        total += sum(len(sample.ids) for sample in samples) - shared * (len(samples) - 1)
         self.whole[most] = total, trained + sum(int(sample.trained.sum()) for sample in samples)
         if most > len(self.all):
             more = most + EVERY - most % EVERY - len(self.all)
             self.all, self.trained = (np.pad(counts, (0, more)) for counts in (self.all, self.trained))
-        for sample in samples:
-            self.all[: len(sample.ids)] += 1
+        for number, sample in enumerate(samples):
+            self.all[shared if number else 0 : len(sample.ids)] += 1
             self.trained[: len(sample.ids)] += sample.trained
         self.longest[most] += 1
         first = [int(sample.trained.argmax()) for sample in samples if sample.trained.any()]

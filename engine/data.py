@@ -2,6 +2,7 @@
 
 import datetime
 import hashlib
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -21,10 +22,12 @@ from engine.events import Event, Phase, Warned
 from engine.failure import Failure
 from engine.prompts import Prompt, Questions, asked_of, question_of
 from engine.reading import reader_for
+from engine.render.levels import Level
 from engine.render.pair import RenderedPair, render_pair
 from engine.render.renderer import Renderer, trained_turns
 from engine.render.sample import Rendered, without_spans
-from engine.render.settings import renderer_for, settings_of
+from engine.render.serving import Serving
+from engine.render.settings import declared_in, renderer_for, settings_of
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
 from engine.spec import MOST_LENGTH, RunSpec
@@ -68,6 +71,7 @@ class Prepared:
     counts: Counts
     prompts: list[SamplePrompt]
     max_length: int  # tokens: the spec's, or the one that was chosen from the rows
+    serving: Serving  # what the chat template was told
 
 
 def prepare(
@@ -92,22 +96,24 @@ def prepare(
     say(Phase(phase="loading_data", detail="Checking rows"))
     format = sniff(path, path.name)
     same_file(path, spec.data.sha256)
-    report = check(path, format, preview=0)
+    declared = declared_in(spec)
+    report = check(path, format, preview=0, declared=declared)
     usable_kind(report, path.name, spec.method.kinds)
     work = _Work(
         spec,
         renderer_for(tokenizer, stop_ids, settings_of(spec), date=frozen_date),
         held_out(report.usable, spec.data.eval_fraction, spec.training.seed),
+        context,
     )
     said = time.monotonic()
-    rows, helpers = usable(path, format, report.kind), helpers_for(report.usable)
+    rows, helpers = usable(path, format, report.kind, declared), helpers_for(report.usable)
     with closing(in_order(work.render, rows, helpers)) as made:
         for index, (row, rendered) in enumerate(made):
             work.take(index, row, rendered)
             if time.monotonic() - said >= SAY_EVERY:
                 said = time.monotonic()
                 say(Phase(phase="loading_data", detail="Rendering rows", done=index + 1, total=report.usable))
-    prepared = work.finish(report, context)
+    prepared = work.finish(report)
     say(Phase(phase="loading_data", detail="Rendering rows", done=report.usable, total=report.usable))
     for warning in work.warnings(report):
         say(warning)
@@ -146,12 +152,14 @@ def held_out(rows: int, fraction: float, seed: int) -> frozenset[int]:
 class _Work:
     """Renders rows, and counts what becomes of one after the other."""
 
-    def __init__(self, spec: RunSpec, renderer: Renderer, eval_rows: frozenset[int]) -> None:
+    def __init__(self, spec: RunSpec, renderer: Renderer, eval_rows: frozenset[int], context: int | None) -> None:
         self.spec = spec
         self.renderer = renderer
         self.eval_rows = eval_rows
-        self.drop = spec.data.truncation_mode == "drop"
-        self.cutter = Cutter(spec.data.max_length or MOST_LENGTH, self.drop)
+        self.context = min(context or MOST_LENGTH, MOST_LENGTH)
+        drop = spec.data.truncation_mode == "drop"
+        # until the length is chosen, one token more than it can be tells that a row is longer
+        self.cutter = Cutter(spec.data.max_length, drop) if spec.data.max_length else Cutter(self.context + 1)
         self.train, self.eval = Store(), Store()
         self.prompts: list[SamplePrompt] = []
         self.questions: dict[int, Prompt] = {}
@@ -160,6 +168,7 @@ class _Work:
         self.notes: Counter[str] = Counter()  # rows, by code
         self.first_note: dict[str, str] = {}
         self.refused_rows = 0
+        self.levels: set[str] = set()  # of the rows that are kept
 
     def render(self, row: Row) -> Rendered | RenderedPair | Prompt:
         """One row as tokens; may be done in another process."""
@@ -182,6 +191,8 @@ class _Work:
             return
         kept = self.cutter.take(documents)
         store.add(row.number, kept)
+        if kept:
+            self.levels.add(Level(level).key)
         if kept and (store is self.eval or not self.eval_rows):
             self._prompt(row, level)
 
@@ -225,13 +236,13 @@ class _Work:
             shown = [{key: value for key, value in message.items() if key != "weight"} for message in before]
             self.prompts.append(SamplePrompt(row.number, shown, expected, ids))
 
-    def finish(self, report: Report, context: int | None) -> Prepared:
+    def finish(self, report: Report) -> Prepared:
         """The result. Raises Failure when too much was lost."""
         bad = report.bad + self.refused_rows
         if bad > report.rows * self.spec.data.max_bad_fraction:
             self._too_many_bad(report, bad)
         if self.spec.data.max_length is None:
-            self._choose_length(context)
+            self._choose_length()
         if not self.train.row_count:
             self._nothing_to_learn()
         train, held, cutter = self.train.samples(), self.eval.samples(), self.cutter
@@ -251,9 +262,13 @@ class _Work:
             total_tokens=train.total_tokens,
         )
         prompts = [prompt for prompt in self.prompts if len(prompt.ids) < cutter.limit]
-        return Prepared(train, held, counts, prompts, cutter.limit)
+        return Prepared(train, held, counts, prompts, cutter.limit, Serving(self._level(), self.renderer.frozen_date))
 
-    def _choose_length(self, context: int | None) -> None:
+    def _level(self) -> Variables:
+        """The level of all rows alike, else the run's own."""
+        return json.loads(next(iter(self.levels))) if len(self.levels) == 1 else self.renderer.level
+
+    def _choose_length(self) -> None:
         """Cut everything again at the length that keeps 99 of 100 documents whole, within the model's context."""
         found = np.concatenate([self.train.lengths(), self.eval.lengths()])
         if not len(found):
@@ -261,8 +276,8 @@ class _Work:
         if self.questions:  # they are never cut
             self.cutter.limit = int(found.max())
             return
-        limit, before = min(suggested_length(found), context or MOST_LENGTH), self.cutter
-        self.cutter = Cutter(limit, self.drop, dropped=before.dropped, empty=before.empty)
+        limit, drop = min(suggested_length(found), self.context), self.spec.data.truncation_mode == "drop"
+        self.cutter = Cutter(limit, drop, empty=self.cutter.empty)
         self.train, self.eval = self.train.cut(self.cutter), self.eval.cut(self.cutter)
 
     def _too_many_bad(self, report: Report, bad: int) -> None:
@@ -298,6 +313,7 @@ class _Work:
         said: list[tuple[str, str]] = []
         if report.bad:
             said.append(("bad_rows", report.summary))
+        said += [(remark.code, f"{remark.rows} rows: {remark.message}") for remark in report.warnings]
         said += [
             (code, f"Not trained, {count} turns: {self.first_refusal[code]}") for code, count in self.refused.items()
         ]

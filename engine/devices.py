@@ -31,6 +31,11 @@ def choose_dtype(spec: RunSpec, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if _has_fast_bfloat16(device) else torch.float32
 
 
+def exact(dtype: torch.dtype) -> torch.dtype:
+    """What sums over a vocabulary or a row are kept in: float32, or float64 where a check computes in it."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def _has_fast_bfloat16(device: torch.device) -> bool:
     if device.type == "cpu":
         abilities = torch.cpu.get_capabilities()

@@ -22,14 +22,15 @@ class Evaluated:
 def under(loss: Loss, trainer: Trainer, batches: Iterable[MicroBatch]) -> Evaluated:
     """The sum of all batches' shares; nothing is learned."""
     total, tokens, metrics = 0.0, 0, dict[str, float]()
-    for batch in batches:
-        if not batch.trained_tokens:
-            continue
+    for batch in trainer.share(batch for batch in batches if batch.trained_tokens):
         with torch.no_grad():
-            found = loss(trainer.logprobs(batch), batch)
+            logprobs_N = trainer.logprobs(batch)
+            found = loss(logprobs_N, batch) if batch.trained_tokens else logprobs_N.sum()
         value, measured = found if isinstance(found, tuple) else (found, {})
         total += float(value)
         tokens += batch.trained_tokens
         for name, share in measured.items():
             metrics[name] = metrics.get(name, 0.0) + float(share)
-    return Evaluated(total if tokens else math.nan, tokens, metrics)
+    sums = trainer.total({"loss": total, "tokens": tokens, **metrics})
+    total, tokens = sums.pop("loss"), int(sums.pop("tokens"))
+    return Evaluated(total if tokens else math.nan, tokens, sums)

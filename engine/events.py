@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
+from engine.failure import Change
+
 PhaseName = Literal[
     "starting",
     "loading_data",
@@ -58,6 +60,9 @@ class Started(Said):
     total_steps: int
     first_step: int = Field(default=0, description="0 for a fresh run, else the step resumed from.")
     device: str
+    devices: int = 1
+    layout: str = Field(default="", description="How the run is split over the devices.")
+    micro_batches: int = Field(default=0, description="Per step, over all devices; a resumed run keeps it.")
     dtype: str
     train_rows: int
     eval_rows: int
@@ -65,9 +70,12 @@ class Started(Said):
     truncated_rows: int = 0
     dropped_rows: int = Field(default=0, description="Longer than the maximum length, and left out.")
     max_length: int | None = Field(default=None, description="Tokens per sequence, as set or chosen from the rows.")
+    level: dict[str, Any] = Field(default={}, description="What the chat template is told in every row.")
+    date: str = Field(default="", description="The day that the chat template is told.")
     trained_tokens: int = Field(description="Tokens with a loss, per epoch.")
     total_tokens: int = Field(description="All tokens, per epoch.")
     trainable_parameters: int
+    trained_modules: list[str] = Field(default=[], description="Names of the layers that are trained, each kind once.")
     total_parameters: int
     planned_memory: int | None = Field(default=None, description="Bytes that the plan foretold, on the fullest device.")
     versions: dict[str, str] = {}
@@ -169,7 +177,7 @@ class Finished(Said):
     """The last event of every run that ended by itself.
 
     `succeeded`: the adapter was proven to load. `paused` / `cancelled`: a stop was asked for. `failed`: `message` says
-    what happened, `advice` what to change.
+    what happened, `advice` what to change; `changes` are settings that can be made at once, for another run.
     """
 
     kind: Literal["finished"] = "finished"
@@ -178,6 +186,7 @@ class Finished(Said):
     code: str = ""
     message: str = ""
     advice: list[str] = []
+    changes: list[Change] = []
 
 
 Event = Annotated[

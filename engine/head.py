@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.devices import exact
+
 TILE_BYTES = 64 * 2**20  # float32 logits of one tile
 
 
@@ -40,7 +42,7 @@ class Shape:
         """Logits of any shape as they enter the softmax."""
         if self == Shape():
             return logits
-        logits = logits.float() * self.scale
+        logits = logits.to(exact(logits.dtype)) * self.scale
         capped = torch.tanh(logits / self.cap) * self.cap if self.cap else logits
         return capped / self.temperature
 
@@ -53,7 +55,7 @@ class Shape:
         return slope.mul_(self.scale / self.temperature)
 
 
-def _tiles(count: int, other: int) -> list[slice]:
+def tiles(count: int, other: int) -> list[slice]:
     """Slices of `count` rows such that one of them, `other` wide in float32, takes TILE_BYTES at most."""
     rows = max(16, TILE_BYTES // (4 * max(1, other)))
     return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
@@ -79,7 +81,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class _How:
+class How:
     """What is asked of one pass through the head."""
 
     shape: Shape
@@ -93,7 +95,7 @@ class _How:
 
     def outputs(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor | None]:
         """Empty float32 results (N,): log-probabilities, and entropies if asked for."""
-        empty = torch.empty(len(hidden_ND), dtype=torch.float32, device=hidden_ND.device)
+        empty = torch.empty(len(hidden_ND), dtype=exact(hidden_ND.dtype), device=hidden_ND.device)
         return empty, torch.empty_like(empty) if self.entropy else None
 
 
@@ -102,14 +104,14 @@ class _FrozenHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: _How
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: How
     ) -> tuple[Tensor, Tensor | None]:
         logprobs_N, entropy_N = how.outputs(hidden_ND)
         slope_ND = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         every = slice(0, len(weight_VD))
-        for tile in _tiles(len(hidden_ND), len(weight_VD)):
+        for tile in tiles(len(hidden_ND), len(weight_VD)):
             shown = how.show(F.linear(hidden_ND[tile], weight_VD, bias_V), tile, every)
-            scores = torch.log_softmax(shown, -1, dtype=torch.float32)
+            scores = torch.log_softmax(shown, -1, dtype=logprobs_N.dtype)
             at = targets_N[tile, None]
             logprobs_N[tile] = scores.gather(1, at).squeeze(1)
             if entropy_N is not None:
@@ -135,13 +137,13 @@ class _TrainedHead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: _How
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: How
     ) -> tuple[Tensor, Tensor | None]:
         logprobs_N, entropy_N = how.outputs(hidden_ND)
         total_N = torch.empty_like(logprobs_N)  # log of the sum of exponentials
         every = slice(0, len(weight_VD))
-        for tile in _tiles(len(hidden_ND), len(weight_VD)):
-            shown = how.show(F.linear(hidden_ND[tile], weight_VD, bias_V), tile, every).float()
+        for tile in tiles(len(hidden_ND), len(weight_VD)):
+            shown = how.show(F.linear(hidden_ND[tile], weight_VD, bias_V), tile, every).to(logprobs_N.dtype)
             total_N[tile] = shown.logsumexp(-1)
             logprobs_N[tile] = shown.gather(1, targets_N[tile, None]).squeeze(1) - total_N[tile]
             if entropy_N is not None:
@@ -155,13 +157,13 @@ class _TrainedHead(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient_N: Tensor, _: Any) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
         hidden_ND, weight_VD, bias_V, targets_N, total_N = ctx.saved_tensors
-        grad_hidden = torch.zeros_like(hidden_ND, dtype=torch.float32)
+        grad_hidden = torch.zeros_like(hidden_ND, dtype=total_N.dtype)
         grad_weight = torch.empty_like(weight_VD)
         grad_bias = None if bias_V is None else torch.empty_like(bias_V)
         every = slice(0, len(hidden_ND))
-        for tile in _tiles(len(weight_VD), len(hidden_ND)):
+        for tile in tiles(len(weight_VD), len(hidden_ND)):
             bias = None if bias_V is None else bias_V[tile]
-            shown = ctx.how.show(F.linear(hidden_ND, weight_VD[tile], bias), every, tile).float()
+            shown = ctx.how.show(F.linear(hidden_ND, weight_VD[tile], bias), every, tile).to(total_N.dtype)
             slope = (shown - total_N[:, None]).exp_().neg_()
             here = ((targets_N >= tile.start) & (targets_N < tile.stop)).nonzero().squeeze(1)
             slope[here, targets_N[here] - tile.start] += 1.0
@@ -188,7 +190,7 @@ def token_logprobs(
     Hidden states, weight and bias get gradients when they want them. With `kept`, each token competes with those that
     it was sampled among only.
     """
-    return _measure(hidden_ND, weight_VD, bias_V, targets_N, _How(shape or Shape(), entropy=False, kept=kept))[0]
+    return measure(hidden_ND, weight_VD, bias_V, targets_N, How(shape or Shape(), entropy=False, kept=kept))[0]
 
 
 def token_logprobs_and_entropy(
@@ -198,25 +200,29 @@ def token_logprobs_and_entropy(
 
     The entropy is a measurement: no gradient flows through it.
     """
-    logprobs_N, entropy_N = _measure(hidden_ND, weight_VD, bias_V, targets_N, _How(shape or Shape(), entropy=True))
+    logprobs_N, entropy_N = measure(hidden_ND, weight_VD, bias_V, targets_N, How(shape or Shape(), entropy=True))
     return logprobs_N, cast(Tensor, entropy_N)
 
 
-def _measure(
-    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: _How
+def measure(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_N: Tensor, how: How
 ) -> tuple[Tensor, Tensor | None]:
+    """Log-probabilities (N,) of `targets_N`, and entropies (N,) if asked for."""
     trained = weight_VD.requires_grad or (bias_V is not None and bias_V.requires_grad)
     function = _TrainedHead if trained and torch.is_grad_enabled() else _FrozenHead
     result = function.apply(hidden_ND, weight_VD, bias_V, targets_N, how)  # type: ignore[no-untyped-call]
     return cast(tuple[Tensor, Tensor | None], result)
 
 
-def attach(head: nn.Linear, shape: Shape) -> None:
+Measure = Callable[[Tensor, Tensor, Tensor | None, Tensor, How], tuple[Tensor, Tensor | None]]
+
+
+def attach(head: nn.Linear, shape: Shape, measured: Measure = measure) -> None:
     """Teach a model's head module a second way to be called, inside its own forward.
 
     `head(hidden_ND, targets_N=targets)` -> logprobs_N; with `entropy=True` -> (logprobs_N, entropy_N); `temperature`
     divides the logits, `kept` limits the tokens. Whatever gathers the weight for a forward (sharding) so serves this
-    one too.
+    one too; `measured` computes on what it finds there.
     """
     plain = cast(Callable[[Tensor], Tensor], head.forward)
 
@@ -229,8 +235,8 @@ def attach(head: nn.Linear, shape: Shape) -> None:
     ) -> Tensor | tuple[Tensor, Tensor]:
         if targets_N is None:
             return plain(hidden)
-        how = _How(replace(shape, temperature=temperature), entropy=entropy, kept=kept)
-        logprobs_N, entropy_N = _measure(hidden, head.weight, head.bias, targets_N, how)
-        return logprobs_N if entropy_N is None else (logprobs_N, entropy_N)
+        how = How(replace(shape, temperature=temperature), entropy=entropy, kept=kept)
+        logprobs_N, entropy_N = measured(hidden, head.weight, head.bias, targets_N, how)
+        return (logprobs_N, cast(Tensor, entropy_N)) if entropy else logprobs_N
 
     head.__dict__["forward"] = forward

@@ -16,17 +16,23 @@ from engine.crew import helpers_for, in_order
 from engine.cuts import Cuts, lengths, suggested_length
 from engine.failure import Failure
 from engine.render.levels import Level
+from engine.render.pair import render_pair
 from engine.render.renderer import Renderer
 from engine.render.sample import Rendered, Sample, without_spans
-from engine.render.settings import RenderSettings, open_renderer
-from engine.rows import Problem, Report, Row, check, sniff, usable
+from engine.render.settings import declared_in, open_renderer, settings_of
+from engine.render.template import Variables
+from engine.rows import AS_SEEN, Declared, Kind, Problem, Report, Row, check, sniff, usable
+from engine.spec import RunSpec
 
 MOST_PROBLEMS = 200
+SIDES = ("chosen", "rejected")
 MEND = {
     "assistant_first": "Put the question that it answers before it.",
     "answer_not_rendered": "Move the text into a turn of its own.",
     "cue_not_in_rows": "Choose a model whose chat template can write such a turn.",
+    "answer_not_one_sample": "Let both answers be one assistant turn, with what comes before it in the prompt.",
     "level_conflict": "Choose another level, or “as in the data”.",
+    "level_refused": "Change what the row sets, or remove it.",
     "no_stop_token": "Check the model's generation config: it must name the token that ends a turn.",
     "reasoning_not_rendered": "Remove the reasoning, or choose a model that reasons.",
     "template_refuses": "Change the row to what the template accepts, or choose another model.",
@@ -34,13 +40,31 @@ MEND = {
 }
 
 
+def rendered_as(renderer: Renderer, row: Row) -> tuple[Rendered, int]:
+    """A row of any kind, and how many tokens its samples share: the prompt before the two answers of a preference."""
+    if row.kind != "preference":
+        return renderer.render(row), 0
+    found = render_pair(renderer, row)
+    samples = [found.pair.chosen, found.pair.rejected] if found.pair else []
+    return Rendered(samples, found.warnings, found.refusals), found.pair.prompt_length if found.pair else 0
+
+
 def show(renderer: Renderer, row: Row) -> dict[str, Any]:
-    """One row as its samples' tokens, with warnings and refusals. Raises Failure when it is of no use for training."""
-    rendered = renderer.render(row)
+    """One row as its samples' tokens, with warnings and refusals.
+
+    Of a preference row the samples are its answers, each after the same prompt; of a prompt row nothing is trained.
+    Raises Failure for rows that the model has no form for.
+    """
+    rendered, shared = rendered_as(renderer, row)
+    sides = SIDES if row.kind == "preference" else ("",) * len(rendered.samples)
     return {
         "row": row.number,
-        "level": Level(renderer.level).name if renderer.level else "",
-        "samples": [_shown(renderer, sample) for sample in rendered.samples],
+        "kind": row.kind,
+        "level": _level_name({**renderer.level, **row.chat_template_kwargs}),
+        "samples": [
+            {**_shown(renderer, sample), "side": side, "shared": shared}
+            for sample, side in zip(rendered.samples, sides, strict=False)
+        ],
         "warnings": [{"code": note.code, "message": note.message} for note in rendered.warnings],
         "refusals": [
             {
@@ -54,6 +78,10 @@ def show(renderer: Renderer, row: Row) -> dict[str, Any]:
             for one in rendered.refusals
         ],
     }
+
+
+def _level_name(told: Variables) -> str:
+    return Level(told).name if told else ""
 
 
 def _shown(renderer: Renderer, sample: Sample) -> dict[str, Any]:
@@ -75,11 +103,11 @@ def _shown(renderer: Renderer, sample: Sample) -> dict[str, Any]:
     return {"turn": turn, "level": dict(sample.level), "tokens": tokens}
 
 
-def row_number(path: Path, number: int) -> Row:
+def row_number(path: Path, number: int, declared: Declared = AS_SEEN) -> Row:
     """Row `number` (from 1) of a dataset file. Raises Failure when there is none or it cannot be used."""
     format = sniff(path, path.name)
-    report = check(path, format, preview=0)
-    for row in usable(path, format, report.kind):
+    report = check(path, format, preview=0, declared=declared)
+    for row in usable(path, format, report.kind, declared):
         if row.number == number:
             return row
     found = [problem.message for problem in report.problems if problem.row == number]
@@ -97,26 +125,32 @@ class _Count:
     refused: int = 0  # rows
     levels: Counter[str] = field(default_factory=Counter)  # samples
     notes: Counter[str] = field(default_factory=Counter)  # rows
-    first_note: dict[str, str] = field(default_factory=dict)
+    first_note: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)  # the first ones
     problem_counts: Counter[str] = field(default_factory=Counter)  # turns
 
-    def take(self, row: Row, rendered: Rendered) -> None:
-        """Count one row."""
+    def take(self, row: Row, rendered: Rendered, shared: int) -> None:
+        """Count one row; `shared`: tokens of the prompt that its samples have in common."""
         samples = rendered.samples
         self.rows += 1
-        self.cuts.take(samples)
-        self.lengths.extend(len(sample.ids) for sample in samples)
+        self.cuts.take(samples, shared)
+        found = [len(sample.ids) for sample in samples]
+        self.lengths.extend([max(found)] if shared and found else found)
         self.levels.update(Level(sample.level).name for sample in samples)
         self.refused += not samples
         for note in rendered.warnings:
             self.notes[note.code] += 1
-            self.first_note.setdefault(note.code, f"{note.message} First in row {row.number}.")
+            message = f"{note.message} First in row {row.number}."
+            self.first_note.setdefault(note.code, {"message": message, "row": row.number})
         self.problem_counts.update(one.code for one in rendered.refusals)
         for one in rendered.refusals[: MOST_PROBLEMS - len(self.problems)]:
             message = f"Turn {one.turn + 1}: {one.message}"
             fix = MEND.get(one.code, "")
             self.problems.append(Problem(row=row.number, line=row.line, code=one.code, message=message, fix=fix))
+
+    def remarks(self) -> list[dict[str, Any]]:
+        """What rendering remarked, once for each code: of how many rows, and the first."""
+        return [{"code": code, "rows": rows, **self.first_note[code]} for code, rows in self.notes.items()]
 
 
 def survey_file(
@@ -126,6 +160,7 @@ def survey_file(
     max_length: int | None = None,
     drop: bool = False,
     seconds: float | None = None,
+    declared: Declared = AS_SEEN,
     said: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """The whole file in numbers, as the model would learn it; without a renderer only what its rows are.
@@ -136,21 +171,27 @@ def survey_file(
     Raises Failure for a file that cannot be read, or a template that does not end.
     """
     format = sniff(path, path.name)
-    report = check(path, format, preview=0)
-    found = report.model_dump(include={"kind", "rows", "usable", "problem_counts"})
+    report = check(path, format, preview=0, declared=declared)
+    found = report.model_dump(include={"kind", "rows", "usable", "problem_counts", "warnings"})
     found["problems"] = _listed(report.problems)
-    if renderer is None or report.kind not in ("chat", "text"):
+    if renderer is None or report.kind is None:
         return found
     count, until = _Count(), time.monotonic() + (math.inf if seconds is None else seconds)
-    rows, helpers = usable(path, format, report.kind), helpers_for(report.usable)
-    with closing(in_order(lambda row: without_spans(renderer.render(row)), rows, helpers)) as made:
-        for done, (row, rendered) in enumerate(made, start=1):
-            count.take(row, rendered)
+    rows, helpers = usable(path, format, report.kind, declared), helpers_for(report.usable)
+    with closing(in_order(lambda row: _counted(renderer, row), rows, helpers)) as made:
+        for done, (row, (rendered, shared)) in enumerate(made, start=1):
+            count.take(row, rendered, shared)
             if done % 100 == 0:
                 said(done, report.usable)
             if time.monotonic() > until:
                 break
-    return found | _numbers(count, report, renderer) | _kept(count, max_length, drop=drop)
+    return found | _numbers(count, report, renderer) | _kept(count, report.kind, max_length, drop=drop)
+
+
+def _counted(renderer: Renderer, row: Row) -> tuple[Rendered, int]:
+    """A row as far as it is counted; may be done in another process."""
+    rendered, shared = rendered_as(renderer, row)
+    return without_spans(rendered), shared
 
 
 def _listed(problems: list[Problem]) -> list[dict[str, Any]]:
@@ -169,14 +210,14 @@ def _numbers(count: _Count, report: Report, renderer: Renderer) -> dict[str, Any
         "samples": len(count.lengths),
         "cuts": count.cuts.told(),
         "lengths": lengths(count.lengths),
-        "warnings": [{"code": code, "rows": n, "message": count.first_note[code]} for code, n in count.notes.items()],
+        "warnings": [*(remark.model_dump() for remark in report.warnings), *count.remarks()],
         "levels": [_described(level, count.levels) for level in levels.levels],
         "bridge": {"opens": bridge.opens, "closes": bridge.closes} if bridge else None,
         "history_switches": [_described(level, count.levels) for level in levels.history],
     }
 
 
-def _kept(count: _Count, max_length: int | None, *, drop: bool) -> dict[str, Any]:
+def _kept(count: _Count, kind: Kind, max_length: int | None, *, drop: bool) -> dict[str, Any]:
     """What the maximum length leaves of the rows."""
     limit = max_length or (suggested_length(count.lengths) if count.lengths else 0)
     kept = count.cuts.kept(limit, drop=drop)
@@ -186,7 +227,7 @@ def _kept(count: _Count, max_length: int | None, *, drop: bool) -> dict[str, Any
         "total_tokens": kept.total,
         "truncated": kept.truncated,
         "dropped": kept.dropped,
-        "nothing_to_learn": kept.empty,
+        "nothing_to_learn": 0 if kind == "prompt" else kept.empty,
     }
 
 
@@ -203,35 +244,27 @@ def _described(level: Level, samples: Counter[str]) -> dict[str, Any]:
     }
 
 
-def show_main(path: Path, model: Path, number: int, settings: RenderSettings) -> int:
-    """Print one row as JSON; exit status 1 when nothing of it is learned."""
+def show_main(path: Path, model: Path, number: int, spec: RunSpec) -> int:
+    """Print one row as JSON, read as by a run with these settings; exit status 1 when nothing of it is learned."""
     try:
-        found = show(open_renderer(model, settings), row_number(path, number))
+        found = show(open_renderer(model, settings_of(spec)), row_number(path, number, declared_in(spec)))
     except Failure as failure:
         return _failed(failure)
     _print(found)
     return 0 if found["samples"] else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long a sequence may be (None: chosen from the rows), what becomes of longer rows, and how much may be bad."""
-
-    max_length: int | None = None
-    drop: bool = False
-    max_bad_fraction: float = 0.01
-
-
-def check_main(path: Path, model: Path | None, settings: RenderSettings, limits: Limits) -> int:
-    """Print the whole file in numbers as JSON; exit status 1 when too much of it cannot be used."""
+def check_main(path: Path, model: Path | None, spec: RunSpec) -> int:
+    """Print the whole file in numbers as JSON; exit status 1 when a run with these settings could not use it."""
     try:
-        renderer = open_renderer(model, settings) if model else None
-        found = survey_file(path, renderer, max_length=limits.max_length, drop=limits.drop)
+        renderer = open_renderer(model, settings_of(spec)) if model else None
+        drop, declared = spec.data.truncation_mode == "drop", declared_in(spec)
+        found = survey_file(path, renderer, max_length=spec.data.max_length, drop=drop, declared=declared)
     except Failure as failure:
         return _failed(failure)
     _print(found)
     bad = found["rows"] - found["usable"]
-    return 0 if found["usable"] and bad <= found["rows"] * limits.max_bad_fraction else 1
+    return 0 if found["usable"] and bad <= found["rows"] * spec.data.max_bad_fraction else 1
 
 
 def _failed(failure: Failure) -> int:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from engine import attention
 from engine.batches import positions, texts
 from engine.failure import Failure
-from engine.head import Shape, token_logprobs
+from engine.layout.shard import inside
 
 PROBE_LENGTHS = (7, 12)
 PROBE_ANSWERS = ((), (3, 4))  # the second document ends in two answers to its first five tokens
@@ -35,21 +35,28 @@ def why_not_packed(model: Any, trunk: nn.Module) -> str:
     ids = _probe_ids(_vocabulary(model), model.device)
     try:
         with attention.watched() as witness:
-            packed = trunk(
-                input_ids=ids,
-                position_ids=torch.from_numpy(positions(PROBE_LENGTHS, PROBE_ANSWERS)).to(model.device)[None],
-                documents=attention.Documents(PROBE_LENGTHS, PROBE_ANSWERS),
-                use_cache=False,
-            ).last_hidden_state
+            packed = inside(model, lambda: _packed(trunk, ids))
     except (TypeError, ValueError, RuntimeError) as error:
         return f"its attention cannot be replaced ({type(error).__name__}: {error})"
     finally:
         model.set_attn_implementation(native)
-    alone = torch.cat([_alone(trunk, ids[:, at])[:, -new:] for at, new in texts(PROBE_LENGTHS, PROBE_ANSWERS)], 1)
+    alone = inside(model, lambda: _one_by_one(trunk, ids))
     difference = float((packed - alone).float().norm() / alone.float().norm())
     if witness.complaint:
         return witness.complaint
     return "" if difference <= _tolerance(packed.dtype) else f"packed documents see each other ({difference:.2g})"
+
+
+def _packed(trunk: nn.Module, ids: Tensor) -> Tensor:
+    positions_1T = torch.from_numpy(positions(PROBE_LENGTHS, PROBE_ANSWERS)).to(ids.device)[None]
+    documents = attention.Documents(PROBE_LENGTHS, PROBE_ANSWERS)
+    out = trunk(input_ids=ids, position_ids=positions_1T, documents=documents, use_cache=False)
+    hidden: Tensor = out.last_hidden_state
+    return hidden
+
+
+def _one_by_one(trunk: nn.Module, ids: Tensor) -> Tensor:
+    return torch.cat([_alone(trunk, ids[:, at])[:, -new:] for at, new in texts(PROBE_LENGTHS, PROBE_ANSWERS)], 1)
 
 
 def _alone(trunk: nn.Module, ids: Tensor) -> Tensor:
@@ -63,12 +70,12 @@ def _vocabulary(model: Any) -> int:
 
 
 @torch.no_grad()
-def check_head(model: Any, trunk: nn.Module, head: nn.Linear, shape: Shape) -> None:
-    """Compare our head with the model's own logits; Failure when the model ends in a way we do not know."""
+def check_head(model: Any, trunk: nn.Module, head: nn.Linear) -> None:
+    """Compare our attached head with the model's own logits; Failure when the model ends in a way we do not know."""
     ids = _probe_ids(_vocabulary(model), model.device)[:, : PROBE_LENGTHS[0]]
     theirs = model(input_ids=ids, use_cache=False).logits.float().log_softmax(-1)
     targets_N = ids[0].roll(-1)
-    ours = token_logprobs(_alone(trunk, ids)[0], head.weight, targets_N, bias_V=head.bias, shape=shape)
+    ours = inside(model, lambda: head(_alone(trunk, ids)[0], targets_N=targets_N))
     expected = theirs[0].gather(1, targets_N[:, None]).squeeze(1)
     difference = float(((ours - expected).abs() / expected.abs().clamp_min(1.0)).max())
     if not difference <= _tolerance(head.weight.dtype):

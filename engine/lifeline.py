@@ -20,11 +20,11 @@ def hold(grace_seconds: float) -> None:
     The variable is taken out of the environment, so that processes started from here do not inherit the duty.
     """
     if os.environ.pop(VARIABLE, "") == "1":
-        threading.Thread(target=_watch, args=(grace_seconds,), name="lifeline", daemon=True).start()
+        threading.Thread(target=_watch, args=(grace_seconds, os.dup(STDIN)), name="lifeline", daemon=True).start()
 
 
-def _watch(grace_seconds: float) -> None:
-    while os.read(STDIN, 1024):  # not sys.stdin: its lock, held by this thread, would abort an ordinary exit
+def _watch(grace_seconds: float, descriptor: int) -> None:
+    while os.read(descriptor, 1024):  # not sys.stdin: its lock, held by this thread, would abort an ordinary exit
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(grace_seconds)

@@ -7,7 +7,7 @@ import time
 from engine.best import better, without_gain
 from engine.checkpoint import fault_of, size_of
 from engine.events import Attempt, Eval, Phase, Rollout, Saved, Step, Warned
-from engine.failure import Failure
+from engine.failure import Change, Failure
 from engine.memory import measure
 from engine.methods import EVALUATIONS, METHODS
 from engine.run import Last, Run, asked, stop_if_asked
@@ -16,6 +16,7 @@ from engine.stopping import Stopped
 from engine.trainer import Stepped
 
 NON_FINITE_IN_A_ROW = 3
+CALMER = "A longer warm-up, and gradient clipping at 1."
 ROLLOUTS = 100  # groups of sampled answers that a run shows
 
 
@@ -27,7 +28,7 @@ def train_steps(run: Run, last: Last) -> None:
     saving = run.spec.saving
     eval_every, save_every = share_of(saving.eval_steps, run.total), share_of(saving.save_steps, run.total)
     run.say(Phase(phase="training"))
-    stop_if_asked(run.folder, run.signals)
+    stop_if_asked(run.folder, run.signals, run.mesh)
     steps = METHODS[run.spec.method.type](run.trainer, run.spec, run.plan)
     began = time.perf_counter()
     while not gains_nothing(run) and (done := next(steps, None)):
@@ -37,7 +38,7 @@ def train_steps(run: Run, last: Last) -> None:
         _check_finite(run, done)
         measured = done.step % eval_every == 0 or done.step == run.total
         best = measured and _evaluate(run)
-        reason = asked(run.folder, run.signals)
+        reason = asked(run.folder, run.signals, run.mesh)
         ends = done.step == run.total or gains_nothing(run)
         due = done.step % save_every == 0 or ends or best or reason == "pause"
         if due and not run.bad_steps:
@@ -59,7 +60,7 @@ def _take_best(run: Run) -> None:
     if not run.spec.saving.load_best_model_at_end or run.best is None or run.best.step == run.trainer.step:
         return
     path = run.checkpoints.path(run.best.step)
-    if fault := fault_of(path):
+    if fault := run.mesh.once(lambda: fault_of(path)):
         message = (
             f"The checkpoint of the best step {run.best.step} cannot be used: {fault}. The last weights are offered."
         )
@@ -79,11 +80,11 @@ def _say_step(run: Run, done: Stepped, seconds: float) -> None:
         trained_tokens=done.trained_tokens,
         seconds=seconds,
         tokens_per_second=done.tokens / seconds,
-        memory=[measure(run.trainer.built.device)],
+        memory=run.mesh.everyones(measure(run.trainer.built.device, run.mesh.rank)),
         metrics=done.metrics,
     )
     if run.trainer.built.device.type == "cpu":
-        run.heap.tidy(step.memory[0].allocated)
+        run.heap.tidy(step.memory[run.mesh.rank].allocated)
     run.history.steps.append(step)
     run.say(step)
 
@@ -134,15 +135,15 @@ def _check_finite(run: Run, done: Stepped) -> None:
     if run.bad_steps < NON_FINITE_IN_A_ROW:
         return
     kept = f"The checkpoint of step {run.saved_step} is kept." if run.saved_step else "No checkpoint was made yet."
-    raise Failure(
-        "diverged",
-        f"{NON_FINITE_IN_A_ROW} steps in a row had no finite loss or gradient. {kept}",
-        [
-            f"Learning rate {run.spec.optimizer.learning_rate / 10:g} instead of {run.spec.optimizer.learning_rate:g}.",
-            "Precision float32.",
-            "A longer warm-up, and gradient clipping at 1.",
-        ],
-    )
+    rate = run.spec.optimizer.learning_rate
+    changes = [
+        Change({"optimizer.learning_rate": rate / 10}, f"Learning rate {rate / 10:g} instead of {rate:g}."),
+        Change({"optimizer.warmup_steps": 0.1, "optimizer.max_grad_norm": 1.0}, CALMER),
+    ]
+    if run.spec.training.dtype != "float32":
+        changes.append(Change({"training.dtype": "float32"}, "Precision float32."))
+    message = f"{NON_FINITE_IN_A_ROW} steps in a row had no finite loss or gradient. {kept}"
+    raise Failure("diverged", message, [change.effect for change in changes], changes)
 
 
 def _evaluate(run: Run) -> bool:
@@ -163,6 +164,9 @@ def _evaluate(run: Run) -> bool:
 def _checkpoint(run: Run) -> None:
     step = run.trainer.step
     kept = run.best.step if run.best and run.spec.saving.load_best_model_at_end else None
-    path = run.checkpoints.save(step, run.trainer.save, kept)
     run.saved_step = step
+    if not run.mesh.main:
+        run.trainer.save(None)
+        return
+    path = run.checkpoints.save(step, run.trainer.save, kept)
     run.say(Saved(step=step, what="checkpoint", path=f"checkpoints/{path.name}", bytes=size_of(path)))

@@ -6,7 +6,7 @@ the float32 adapter is the master copy and the products run in the base's precis
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from peft.tuners.lora.layer import Linear as LoraLinear
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
+
+from engine import experts
 
 ADAPTER = "default"
 
@@ -61,15 +63,17 @@ def _is_plain(layer: LoraLinear) -> bool:
     )
 
 
+def apply(layer: LoraLinear, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+    """A layer's adapter on top of these base weights, or of a slice of them that A and B were cut like."""
+    a, b, scale = layer.lora_A[ADAPTER].weight, layer.lora_B[ADAPTER].weight, float(layer.scaling[ADAPTER])
+    return cast(Tensor, _LowRank.apply(x, weight_OI, bias_O, a, b, scale))  # type: ignore[no-untyped-call]
+
+
 def _fast_forward(layer: LoraLinear) -> Callable[[Tensor], Tensor]:
-    base, a, b = layer.base_layer, layer.lora_A[ADAPTER], layer.lora_B[ADAPTER]
-    scale = float(layer.scaling[ADAPTER])
+    base: Any = layer.base_layer
 
     def forward(x: Tensor) -> Tensor:
-        if layer.disable_adapters:
-            return cast(Tensor, base(x))
-        result = _LowRank.apply(x, base.weight, base.bias, a.weight, b.weight, scale)  # type: ignore[no-untyped-call]
-        return cast(Tensor, result)
+        return cast(Tensor, base(x)) if layer.disable_adapters else apply(layer, x, base.weight, base.bias)
 
     return forward
 
@@ -104,10 +108,16 @@ def seed_adapter(model: nn.Module, seed: int) -> None:
 def switched_off(model: nn.Module) -> Iterator[None]:
     """The base model inside the block, without touching requires_grad (PEFT's own switch does)."""
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
-    for layer in layers:
-        layer._disable_adapters = True
+    routed = [module for _, module in experts.adapted(model)]
+    _switch(layers, routed, off=True)
     try:
         yield
     finally:
-        for layer in layers:
-            layer._disable_adapters = False
+        _switch(layers, routed, off=False)
+
+
+def _switch(layers: Sequence[BaseTunerLayer], routed: Sequence[Any], *, off: bool) -> None:
+    for layer in layers:
+        layer._disable_adapters = off
+    for module in routed:
+        module.adapter_off = off

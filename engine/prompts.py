@@ -67,7 +67,7 @@ def question_of(renderer: Renderer, row: Row) -> Prompt | Rendered:
     """A row as a prompt to sample answers to; rendered as nothing, with the reason, where the template refuses it."""
     messages, expected = asked_of(row)
     try:
-        ids = renderer.prompt_ids(messages, row.tools, row.shape)
+        ids = renderer.prompt_ids(messages, row.tools, row.shape, level=row.chat_template_kwargs)
     except Failure as error:
         return Rendered(refusals=[Refusal(error.code, error.message, len(messages))])
     shown = [{key: value for key, value in message.items() if key != "weight"} for message in messages]

@@ -26,16 +26,17 @@ def refer(run: Run) -> None:
         return
     train, held = run.prepared.train, run.prepared.eval
     wanted = (run.plan.indices(run.total), np.arange(len(held)))
-    found = _kept(run.folder.reference, (train, held), wanted)
+    found = run.mesh.once(lambda: _kept(run.folder.reference, (train, held), wanted))
     if found is None:
         total = sum(len(indices) for indices in wanted)
         found = {
             "train": _measure(run, train, wanted[0], 0, total),
             "eval": _measure(run, held, wanted[1], len(wanted[0]), total),
         }
-        partial = run.folder.reference.with_suffix(".partial")
-        partial.write_bytes(array_bytes(found))
-        partial.rename(run.folder.reference)
+        if run.mesh.main:
+            partial = run.folder.reference.with_suffix(".partial")
+            partial.write_bytes(array_bytes(found))
+            partial.rename(run.folder.reference)
     run.plan = run.plan.with_reference(found["train"])
     run.prepared = replace(run.prepared, train=run.plan.samples, eval=replace(held, reference=found["eval"]))
 
@@ -57,7 +58,7 @@ def _measure(run: Run, samples: Samples, indices: Ints, done: int, total: int) -
     shape = (0, 2) if samples.answers is None else samples.answers.shape
     found = np.full(shape, np.nan, dtype=np.float32)
     for chunk in chunks(samples, indices, run.spec.data.limit):
-        stop_if_asked(run.folder, run.signals)
+        stop_if_asked(run.folder, run.signals, run.mesh)
         batch = gather(samples, chunk)
         with torch.no_grad(), run.trainer.reference_model():
             sums, _ = per_answer(run.trainer.logprobs(batch), batch)

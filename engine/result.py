@@ -37,7 +37,7 @@ def save(run: Run, probe: Path) -> None:
     run.say(Phase(phase="saving"))
     built, samples, folder = run.trainer.built, run.prepared.train, run.folder.result(run.spec)
     run.history.offered = run.trainer.step
-    save_result(built, run.tokenizer, run.spec, run.prepared.counts, run.history, folder)
+    save_result(built, run.tokenizer, run.spec, run.prepared, run.history, folder)
     first = samples.ids[: int(samples.offsets[1])].tolist()
     write_probe(built, first, probe)
     run.say(
@@ -45,7 +45,7 @@ def save(run: Run, probe: Path) -> None:
             step=run.trainer.step,
             what="model" if built.adapter is None else "adapter",
             path=folder.name,
-            bytes=size_of(folder),
+            bytes=size_of(folder) if run.mesh.main else 0,
         )
     )
 

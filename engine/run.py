@@ -1,21 +1,23 @@
 """A run in progress: loaded from its folder, resumed from its newest whole checkpoint, told by its first event."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any
 
 import torch
 
-from engine import events
+from engine import disk, events
 from engine.batches import Plan
 from engine.best import lowest, still_there
 from engine.build import build, check_possible, context_length, load_tokenizer, stop_ids
 from engine.card import History, versions
 from engine.checkpoint import Checkpoints
 from engine.data import Prepared, prepare
-from engine.devices import name_of
+from engine.devices import choose_device, name_of
 from engine.events import Eval, Event, Phase, Started, Step, Warned
+from engine.layout.degrees import degrees_of
+from engine.layout.mesh import Mesh, join, processes
 from engine.memory import Heap
 from engine.rundir import RunDir, StopReason
 from engine.spec import RunSpec, at_length
@@ -27,9 +29,10 @@ Say = Callable[[Event], None]
 
 @dataclass
 class Last:
-    """The last step done, known to whoever writes the last event."""
+    """The last step done, and the spec with what the rows decided: known to whoever writes the last event."""
 
     step: int = 0
+    spec: RunSpec | None = None
 
 
 @dataclass
@@ -56,27 +59,35 @@ class Run:
     bad_steps: int = 0
     broken_rewards: set[str] = field(default_factory=set)
 
+    @property
+    def mesh(self) -> Mesh:
+        """The processes that the run is spread over."""
+        return self.trainer.built.mesh
+
 
 def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) -> Run:
     """Data first (its faults show soonest), then the model, then the newest whole checkpoint."""
     check_possible(spec)
+    mesh = join(degrees_of(spec.layout, processes()), choose_device(spec.training))
     torch.manual_seed(spec.training.seed)
     say(Phase(phase="loading_data"))
     tokenizer = load_tokenizer(spec)
     stops = stop_ids(spec, tokenizer)
-    prepared = prepare(spec, tokenizer, stops, say, frozen_date=_day_of_start(folder), context=context_length(spec))
-    spec = at_length(spec, prepared.max_length)
+    day, micro_batches = mesh.once(lambda: (_day_of_start(folder), _micro_batches(folder)))
+    prepared = mesh.once(lambda: prepare(spec, tokenizer, stops, say, frozen_date=day, context=context_length(spec)))
+    last.spec = spec = at_length(spec, prepared.max_length)
     plan = Plan(
         prepared.train,
         max_length=prepared.max_length,
         packing=spec.packing,
         batch_size=spec.training.per_device_train_batch_size,
-        accumulation=spec.training.gradient_accumulation_steps,
+        accumulation=micro_batches or spec.training.gradient_accumulation_steps * mesh.degrees.batches,
         seed=spec.training.seed,
     ).repeated(spec.steps_per_batch)
-    stop_if_asked(folder, signals)
+    stop_if_asked(folder, signals, mesh)
     say(Phase(phase="loading_model"))
-    built = build(spec)
+    built = build(spec, mesh)
+    mesh.once(lambda: disk.check(folder.path, disk.needed(built, spec)))
     trainer = Trainer(built, spec.optimizer, stops)
     run = Run(
         folder=folder,
@@ -95,6 +106,12 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     say(_started(run))
     _warn(run)
     return run
+
+
+def _micro_batches(folder: RunDir) -> int:
+    """Micro-batches per step that the run began with, 0 if it never did: on other devices it keeps its steps."""
+    began = (event.micro_batches for _, event in events.read(folder.events) if isinstance(event, Started))
+    return next(began, 0)
 
 
 def _day_of_start(folder: RunDir) -> date:
@@ -130,7 +147,7 @@ def _resume(run: Run) -> None:
 
 def _started(run: Run) -> Started:
     counts, built = run.prepared.counts, run.trainer.built
-    parameters = built.parameters()
+    trained = sum(value.numel() * built.placements[name].pieces for name, value in built.parameters().items())
     return Started(
         total_steps=run.total,
         first_step=run.trainer.step,
@@ -142,12 +159,24 @@ def _started(run: Run) -> Started:
         truncated_rows=counts.truncated_rows,
         dropped_rows=counts.dropped_rows,
         max_length=run.prepared.max_length,
+        level=dict(run.prepared.serving.level),
+        date=str(run.prepared.serving.date or ""),
         trained_tokens=counts.trained_tokens,
         total_tokens=counts.total_tokens,
-        trainable_parameters=sum(value.numel() for value in parameters.values()),
-        total_parameters=sum(value.numel() for value in built.model.parameters()),
+        devices=built.mesh.world.size,
+        layout=str(built.mesh.degrees),
+        micro_batches=run.plan.accumulation,
+        trainable_parameters=trained,
+        trained_modules=trained_modules(built.parameters()),
+        total_parameters=trained + sum(value.numel() for value in built.model.parameters() if not value.requires_grad),
         versions=versions(),
     )
+
+
+def trained_modules(names: Iterable[str]) -> list[str]:
+    """The kinds of layers behind parameter names: `q_proj` for every layer's `...q_proj.lora_A.default.weight`."""
+    layers = (name.partition(".lora_")[0] if ".lora_" in name else name.rpartition(".")[0] for name in names)
+    return sorted({layer.rpartition(".")[2] for layer in layers})
 
 
 def _warn(run: Run) -> None:
@@ -165,12 +194,12 @@ def _warn(run: Run) -> None:
         run.say(Warned(code="beyond_context", message=message))
 
 
-def asked(folder: RunDir, signals: Signals) -> StopReason | None:
-    """What a person or a signal asks of the run."""
-    return folder.stop_asked() or signals.asked
+def asked(folder: RunDir, signals: Signals, mesh: Mesh) -> StopReason | None:
+    """What a person or a signal asks of the run; the same answer in all its processes."""
+    return mesh.once(lambda: folder.stop_asked() or signals.asked)
 
 
-def stop_if_asked(folder: RunDir, signals: Signals) -> None:
+def stop_if_asked(folder: RunDir, signals: Signals, mesh: Mesh) -> None:
     """Raise Stopped when a stop is asked for."""
-    if reason := asked(folder, signals):
+    if reason := asked(folder, signals, mesh):
         raise Stopped(reason)

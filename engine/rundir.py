@@ -40,6 +40,11 @@ class RunDir:
         return self.path / "stop"
 
     @property
+    def failure(self) -> Path:
+        """What ended a process of the run that does not write events: a Finished event as JSON."""
+        return self.path / "failure.json"
+
+    @property
     def checkpoints(self) -> Path:
         """Folders `step-<n>`; one without its marker file is half written and is never used."""
         return self.path / "checkpoints"

@@ -22,7 +22,7 @@ from engine.failure import Failure
 from engine.inspect_data import row_number, show, survey_file
 from engine.render.renderer import Renderer, TrainOn
 from engine.render.settings import RenderSettings, open_renderer
-from engine.rows import sniff, usable
+from engine.rows import AS_SEEN, Declared, sniff, usable
 from engine.rows.model import Kind
 
 MOST_RENDERERS = 4
@@ -47,27 +47,32 @@ class Request(BaseModel):
         return RenderSettings(self.level, self.bridge, self.train_on, self.train_reasoning)
 
 
+class OfFile(Request):
+    """A question about a file, and what its rows are declared to be; where nothing is, they are what they show."""
+
+    file: Path
+    declared: Declared = AS_SEEN
+
+
 class Open(Request):
     """Have the model's renderer ready."""
 
     verb: Literal["open"]
 
 
-class Show(Request):
-    """One row as tokens; with `count`, that many usable rows from it on, as `rows`."""
+class Show(OfFile):
+    """One row as tokens; with `count`, that many usable rows from it on, as `rows`: those of `kind`, if it is known."""
 
     verb: Literal["show"]
-    file: Path
     row: int = Field(default=1, ge=1)
     count: int | None = Field(default=None, ge=1, le=100)
     kind: Kind | None = None
 
 
-class Check(Request):
+class Check(OfFile):
     """The file in numbers; `seconds`: when to stop rendering and say of how many rows the numbers are."""
 
     verb: Literal["check"]
-    file: Path
     max_length: int | None = Field(default=None, ge=1)
     truncation_mode: Literal["keep_start", "drop"] = "keep_start"
     seconds: float | None = Field(default=None, gt=0)
@@ -108,13 +113,19 @@ class Desk:
 
     def _found(self, asked: Open | Show | Check, renderer: Renderer) -> dict[str, Any]:
         if isinstance(asked, Check):
-            drop = asked.truncation_mode == "drop"
-            return survey_file(asked.file, renderer, max_length=asked.max_length, drop=drop, seconds=asked.seconds)
+            return survey_file(
+                asked.file,
+                renderer,
+                max_length=asked.max_length,
+                drop=asked.truncation_mode == "drop",
+                seconds=asked.seconds,
+                declared=asked.declared,
+            )
         if isinstance(asked, Open):
             return {"levels": [level.name for level in renderer.levels.levels]}
         if asked.count is None:
-            return show(renderer, row_number(asked.file, asked.row))
-        rows = usable(asked.file, sniff(asked.file, asked.file.name), asked.kind)
+            return show(renderer, row_number(asked.file, asked.row, asked.declared))
+        rows = usable(asked.file, sniff(asked.file, asked.file.name), asked.kind, asked.declared)
         wanted = (row for row in rows if row.number >= asked.row)
         return {"rows": [show(renderer, row) for row in islice(wanted, asked.count)]}
 

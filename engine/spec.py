@@ -14,7 +14,7 @@ from engine.section import Section
 __all__ = ["DPO", "GRPO", "SFT", "Method", "RunSpec", "Section"]
 
 MOST_LENGTH = 1_048_576  # tokens of a sequence
-ADAPTER_TARGETS = Literal["all-linear"]
+ADAPTER_TARGETS = Literal["all-linear", "all-linear+experts"]
 AUTO = Literal["auto"]
 Ways = Annotated[int, Field(ge=1)]
 
@@ -30,6 +30,14 @@ class Data(Section):
         default="",
         title="Content hash",
         description="SHA-256 of the file when the run was made; checked before training.",
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict,
+        title="Columns",
+        description="Which column holds what, where names are unusual: prompt=question, completion=answer.",
+    )
+    kind: Literal["auto", "chat", "preference", "prompt", "text"] = Field(
+        default="auto", title="Kind of rows", description="What the rows are, where auto takes them for something else."
     )
     eval_fraction: float = Field(
         default=0.1,
@@ -98,7 +106,8 @@ class LoRA(Section):
     target_modules: ADAPTER_TARGETS | list[str] = Field(
         default="all-linear",
         title="Target modules",
-        description="Names of the linear layers that get an adapter, or all-linear.",
+        description="Names of the linear layers that get an adapter; all-linear; or all-linear+experts: the routed "
+        "experts of a mixture-of-experts model too.",
     )
     use_rslora: bool = Field(
         default=False, title="Rank-stabilised", description="Scale by alpha / sqrt(rank), steadier at high ranks."
@@ -106,6 +115,11 @@ class LoRA(Section):
     use_dora: bool = Field(
         default=False, title="DoRA", description="Learn magnitude and direction apart: slower, sometimes better."
     )
+
+    @property
+    def adapts_experts(self) -> bool:
+        """Whether routed experts get adapters (PEFT's `target_parameters`)."""
+        return self.target_modules == "all-linear+experts"
 
     @field_validator("target_modules")
     @classmethod

@@ -11,33 +11,54 @@ from safetensors.torch import save as tensor_bytes
 from torch import Tensor, nn
 
 from engine.failure import Failure
+from engine.layout.placement import Placement, Placements
 
 ADAPTER, OPTIMIZER, RANDOM, STATE = "adapter.safetensors", "optimizer.safetensors", "random.safetensors", "state.json"
 _COUNT = ".count"  # ends the name of a whole number among the tensors
 
 
 def save(
-    folder: Path,
+    folder: Path | None,
     step: int,
     parameters: Mapping[str, nn.Parameter],
+    placements: Placements,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
 ) -> None:
-    """Write the four files. Raises OSError (a full disk, for one)."""
-    moments = {
-        f"{name}.{moment}{'' if isinstance(kept, Tensor) else _COUNT}": torch.as_tensor(kept)
-        for name, value in parameters.items()
-        for moment, kept in optimizer.state.get(value, {}).items()
-    }
-    _write(folder / ADAPTER, {name: value.detach() for name, value in parameters.items()})
+    """Write the four files, of whole tensors whatever the layout. Raises OSError (a full disk, for one).
+
+    All processes of a layout call this; the one with a folder writes, and keeps the whole tensors in host memory only.
+    """
+    keep = folder is not None
+    weights = gather({name: value.detach() for name, value in parameters.items()}, placements, keep=keep)
+    moments: dict[str, Tensor] = {}
+    for name, value in parameters.items():
+        for moment, kept in optimizer.state.get(value, {}).items():
+            place = placements[name] if _is_cut(kept, value) else Placement()
+            key = f"{name}.{moment}{'' if isinstance(kept, Tensor) else _COUNT}"
+            moments |= gather({key: torch.as_tensor(kept)}, {key: place}, keep=keep)
+    if folder is None:
+        return
+    _write(folder / ADAPTER, weights)
     _write(folder / OPTIMIZER, moments)
     _write(folder / RANDOM, _random_state(device))
     (folder / STATE).write_text(json.dumps({"version": 1, "step": step}), encoding="utf-8")
 
 
+def gather(pieces: Mapping[str, Tensor], placements: Placements, *, keep: bool) -> dict[str, Tensor]:
+    """Whole tensors in host memory, one after the other, from the pieces of all processes; empty unless `keep`."""
+    found: dict[str, Tensor] = {}
+    for name, piece in pieces.items():
+        whole = placements[name].whole(piece)
+        if keep:
+            found[name] = whole.cpu().contiguous()
+    return found
+
+
 def load(
     folder: Path,
     parameters: Mapping[str, nn.Parameter],
+    placements: Placements,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
 ) -> int:
@@ -47,7 +68,8 @@ def load(
         step = int(json.loads((folder / STATE).read_text(encoding="utf-8"))["step"])
     except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise Failure("checkpoint_damaged", f"Checkpoint {folder.name} cannot be read: {error}") from error
-    if {name: value.shape for name, value in weights.items()} != {name: v.shape for name, v in parameters.items()}:
+    shapes = {name: placements[name].whole_shape(value.shape) for name, value in parameters.items()}
+    if {name: value.shape for name, value in weights.items()} != shapes:
         raise Failure(
             "checkpoint_of_another_adapter",
             f"Checkpoint {folder.name} belongs to an adapter of another shape.",
@@ -55,25 +77,34 @@ def load(
         )
     with torch.no_grad():
         for name, value in parameters.items():
-            value.copy_(weights[name])
+            value.copy_(placements[name].cut(weights[name]))
     optimizer.state.clear()
-    _restore(optimizer, parameters, moments, device)
+    _restore(optimizer, parameters, placements, moments, device)
     torch.set_rng_state(random["cpu"])
     if "device" in random:
         torch.get_device_module(device).set_rng_state(random["device"], device)
     return step
 
 
+def _is_cut(kept: object, value: Tensor) -> bool:
+    """Whether what an optimizer keeps for a parameter has a number for each of the parameter's own."""
+    return isinstance(kept, Tensor) and kept.shape == value.shape
+
+
 def _restore(
     optimizer: torch.optim.Optimizer,
     parameters: Mapping[str, nn.Parameter],
+    placements: Placements,
     moments: Mapping[str, Tensor],
     device: torch.device,
 ) -> None:
     """Give each parameter what the optimizer kept for it: tensors on the device, whole numbers as they were."""
     for key, kept in moments.items():
         name, _, moment = key.removesuffix(_COUNT).rpartition(".")
-        optimizer.state[parameters[name]][moment] = int(kept) if key.endswith(_COUNT) else kept.to(device)
+        value, place = parameters[name], placements[name]
+        if kept.shape == place.whole_shape(value.shape):
+            kept = place.cut(kept)
+        optimizer.state[value][moment] = int(kept) if key.endswith(_COUNT) else kept.to(device)
 
 
 def _random_state(device: torch.device) -> dict[str, Tensor]:

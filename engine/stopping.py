@@ -1,7 +1,7 @@
 """How a run is asked to end before its last step: by a file in its folder, or by a signal."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -22,6 +22,7 @@ class Signals:
     """SIGTERM and Ctrl-C ask for a pause at the next step; a second one ends the process as usual."""
 
     asked: StopReason | None = None
+    heard: Callable[[], None] | None = None
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -35,4 +36,6 @@ class Signals:
 
     def _heard(self, number: int, _: FrameType | None) -> None:
         self.asked = "pause"
+        if self.heard is not None:
+            self.heard()
         signal.signal(number, signal.SIG_DFL)

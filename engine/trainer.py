@@ -1,9 +1,9 @@
 """The six verbs: forward_backward, optim_step, logprobs, sample, save, load; and base_model. Methods need no more."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,10 +11,14 @@ import torch
 from torch import Tensor
 
 from engine import attention, optimizers, sampling, state
-from engine.batches import Drawn, MicroBatch, texts
+from engine.batches import NOTHING, Drawn, MicroBatch, texts
 from engine.build import Built
 from engine.generate import greedy
 from engine.head import Kept
+from engine.layout.context import Stretch
+from engine.layout.exchange import gathered
+from engine.layout.gradients import Gradients
+from engine.layout.shard import inside
 from engine.rollouts import Group
 from engine.sampling import Draw, Sampled
 from engine.spec import Optimizer
@@ -52,43 +56,65 @@ class Trainer:
         self._stop_ids = list(stop_ids)
         self._max_norm = settings.max_grad_norm
         self._parameters = built.parameters()
-        self._optimizer = optimizers.make(self._parameters, settings, built.device)
+        self.optimizer = optimizers.make(self._parameters, settings, built.device)
+        self._gradients = Gradients(self._parameters, built.placements, built.mesh)
         self._reset()
+
+    def share(self, batches: Iterable[MicroBatch]) -> list[MicroBatch]:
+        """What of these micro-batches is computed here; all of them on one device.
+
+        As many on every device, and as many texts where they run one by one, so that all stay in step.
+        """
+        mesh, all_of_them = self.built.mesh, list(batches)
+        mine = mesh.share(all_of_them, NOTHING)
+        if not self.built.alone or mesh.world.size == 1:
+            return mine
+        rounds = [all_of_them[at : at + mesh.batches.size] for at in range(0, len(all_of_them), mesh.batches.size)]
+        most = [max(batch.texts for batch in others) for others in rounds]
+        return [replace(batch, idle=texts - batch.texts) for batch, texts in zip(mine, most, strict=True)]
+
+    def total(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Sums, by name, of what was measured on everybody's share."""
+        return self.built.mesh.total(values)
 
     def forward_backward(self, batch: MicroBatch, loss: Loss) -> None:
         """Add a micro-batch's loss and gradients to the step in progress."""
         self.built.model.train()
-        found = loss(self._token_logprobs(batch), batch)
+        logprobs_N = self._token_logprobs(batch)
+        found = loss(logprobs_N, batch) if batch.trained_tokens else logprobs_N.sum()
         value, measured = found if isinstance(found, tuple) else (found, {})
         value.backward()
         self._losses.append(value.detach())
         for name, share in measured.items():
             self._metrics[name] = self._metrics.get(name, 0.0) + share.detach()
-        self._tokens += batch.tokens
+        self._tokens += batch.tokens if batch.rows else 0
         self._trained_tokens += batch.trained_tokens
 
     def optim_step(self, learning_rate: float) -> Stepped:
         """Clip, update, start the next step. Gradients that are not finite are dropped and the update skipped."""
-        gradients = [value.grad for value in self._parameters.values() if value.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        self._gradients.synchronise()
+        norm = self._gradients.norm()
         grad_norm = float(norm)
         skipped = not math.isfinite(grad_norm)
         if not skipped:
             if self._max_norm and grad_norm > self._max_norm:
                 torch.nn.utils.clip_grads_with_norm_(self._parameters.values(), self._max_norm, norm)
-            for group in self._optimizer.param_groups:
+            for group in self.optimizer.param_groups:
                 group["lr"] = learning_rate
-            self._optimizer.step()
+            self.optimizer.step()
         self.step += 1
+        measured = {name: float(value) for name, value in self._metrics.items()}
+        counts = {"tokens": self._tokens, "trained_tokens": self._trained_tokens}
+        found = self.total({"loss": sum(float(loss) for loss in self._losses), **counts, **measured})
         done = Stepped(
             step=self.step,
-            loss=float(sum(float(loss) for loss in self._losses)),
+            loss=found.pop("loss"),
             learning_rate=learning_rate,
             grad_norm=grad_norm,
-            tokens=self._tokens,
-            trained_tokens=self._trained_tokens,
+            tokens=int(found.pop("tokens")),
+            trained_tokens=int(found.pop("trained_tokens")),
             skipped=skipped,
-            metrics={name: float(value) for name, value in self._metrics.items()},
+            metrics=found,
         )
         self._reset()
         return done
@@ -109,13 +135,17 @@ class Trainer:
         """Answers drawn from the weights as they are, one per seed of a prompt's row in `seeds`."""
         return sampling.sample(self.built, prompts, seeds, draw, self._stop_ids, max_new_tokens)
 
-    def save(self, folder: Path) -> None:
-        """Write everything that resuming needs into an existing folder."""
-        state.save(folder, self.step, self._parameters, self._optimizer, self.built.device)
+    def save(self, folder: Path | None) -> None:
+        """Write everything that resuming needs, on any layout, into an existing folder.
+
+        On several devices all of them call this; those without a folder hand their part to the one that writes.
+        """
+        state.save(folder, self.step, self._parameters, self.built.placements, self.optimizer, self.built.device)
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote, bit for bit. Raises Failure when it is of another adapter."""
-        self.step = state.load(folder, self._parameters, self._optimizer, self.built.device)
+        device, placements = self.built.device, self.built.placements
+        self.step = state.load(folder, self._parameters, placements, self.optimizer, device)
         self._reset()
 
     def base_model(self) -> AbstractContextManager[None]:
@@ -127,34 +157,40 @@ class Trainer:
         return self.built.reference_model()
 
     def _reset(self) -> None:
-        self._optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         self._losses: list[Tensor] = []
         self._metrics: dict[str, Tensor | float] = {}
         self._tokens = 0
         self._trained_tokens = 0
 
     def _token_logprobs(self, batch: MicroBatch) -> Tensor:
-        """Log-probabilities (N,) of the trained tokens: hidden states of their predecessors through the tiled head."""
-        device = self.built.device
-        hidden_TD = self._hidden(batch)
-        sources_N = torch.from_numpy(batch.sources_N).to(device)
-        targets_N = torch.from_numpy(batch.ids_T[batch.trained_T]).to(device)
-        under = _under(batch.drawn) if batch.drawn is not None else {}
-        logprobs_N = self.built.head(hidden_TD.index_select(0, sources_N), targets_N=targets_N, **under)
-        return cast(Tensor, logprobs_N)
+        """Log-probabilities (N,) of the trained tokens, computed within the model's own forward pass."""
+        return inside(self.built.model, lambda: self._forward(batch))
 
-    def _hidden(self, batch: MicroBatch) -> Tensor:
-        """Last hidden states (T, D); documents run packed, or one at a time where the model needs it."""
-        device = self.built.device
-        ids_1T = torch.from_numpy(batch.ids_T).to(device)[None]
-        positions_1T = torch.from_numpy(batch.position_ids_T).to(device)[None]
-        trunk = self.built.trunk
+    def _forward(self, batch: MicroBatch) -> Tensor:
+        """Log-probabilities (N,) of the trained tokens: hidden states of their predecessors through the tiled head."""
+        team, device = self.built.mesh.context, self.built.device
+        stretch = Stretch.of(batch.filled([1] * batch.idle), team)
+        hidden_tD = self._hidden(stretch)
+        sources_n, targets_n = (torch.from_numpy(each).to(device) for each in (stretch.sources_n, stretch.targets_n))
+        under = {} if batch.drawn is None else _under(batch.drawn)
+        logprobs_n = self.built.head(hidden_tD.index_select(0, sources_n), targets_N=targets_n, **under)
+        if team.size == 1:
+            return cast(Tensor, logprobs_n)
+        places_N = torch.from_numpy(stretch.places_N).to(device)
+        return gathered(logprobs_n, 0, stretch.counts, team).index_select(0, places_N)
+
+    def _hidden(self, stretch: Stretch) -> Tensor:
+        """Last hidden states (t, D) of a stretch; documents run packed, or one at a time where the model needs it."""
+        device, batch, trunk = self.built.device, stretch.batch, self.built.trunk
+        ids_1t = torch.from_numpy(batch.ids_T[stretch.here]).to(device)[None]
+        positions_1t = torch.from_numpy(batch.position_ids_T[stretch.here]).to(device)[None]
         if not self.built.alone:
             documents = attention.Documents(tuple(batch.lengths), tuple(batch.answers))
-            packed = trunk(input_ids=ids_1T, position_ids=positions_1T, documents=documents, use_cache=False)
+            packed = trunk(input_ids=ids_1t, position_ids=positions_1t, documents=documents, use_cache=False)
             return cast(Tensor, packed.last_hidden_state[0])
         parts = [
-            trunk(input_ids=ids_1T[:, at], position_ids=positions_1T[:, at], use_cache=False).last_hidden_state[
+            trunk(input_ids=ids_1t[:, at], position_ids=positions_1t[:, at], use_cache=False).last_hidden_state[
                 0, -new:
             ]
             for at, new in texts(batch.lengths, batch.answers)

@@ -8,9 +8,10 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
+from engine.auto import class_for
 from engine.quantized import hold_in_float8, keep_trainable, loading
 
 ADAPTER_CONFIG = "adapter_config.json"
@@ -56,7 +57,7 @@ def verify(result: Path, base: str, probe: Path, device: str = "cpu", quantizati
 
 def _load(source: str, dtype: torch.dtype, device: str, quantization: str = "none") -> Any:
     how = loading(quantization, dtype, torch.device(device))
-    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **how)
+    model: Any = class_for(source).from_pretrained(source, dtype=dtype, **how)
     if not how:
         model.to(device)
     keep_trainable(model)

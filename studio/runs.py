@@ -6,6 +6,7 @@ cannot both win.
 
 import secrets
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,6 +19,7 @@ from studio.db import when_over
 from studio.db.tables import Dataset, Model, Run, now
 from studio.errors import Conflict, Invalid, NotFound
 from studio.labels import label, shortened
+from studio.layouts import check_layout
 from studio.storage import Storage
 
 STATUSES = ("draft", "queued", "preparing", "running", "succeeded", "failed", "cancelled", "paused")
@@ -76,6 +78,7 @@ def create(
     model = _ready_model(session, spec.model, wait_for_inputs)
     if dataset.status == "ready":
         check_fit(dataset, spec)
+    check_layout(model, spec)
     if spec.data.sha256 and spec.data.sha256 != dataset.sha256:
         raise Invalid(
             "The dataset is not the one that this spec was made for: its content differs.", param="data.sha256"
@@ -145,7 +148,8 @@ def _ready_dataset(session: Session, dataset_id: str, wait: bool) -> Dataset:
 def check_fit(dataset: Dataset, spec: RunSpec) -> None:
     """Raise Invalid when the method learns from rows of another kind, or more of them are bad than the spec tolerates.
 
-    The engine refuses both too, but only once the run has waited for its turn.
+    The engine refuses both too, but only once the run has waited for its turn. It alone judges rows that the spec
+    declares to be other than they show.
     """
     strange = unknown(spec.method.rewards) if isinstance(spec.method, GRPO) else []
     if strange:
@@ -155,6 +159,8 @@ def check_fit(dataset: Dataset, spec: RunSpec) -> None:
             param="method.rewards",
             advice=f"There are {', '.join(known())}.",
         )
+    if spec.data.columns or spec.data.kind not in ("auto", dataset.kind):
+        return
     if dataset.kind not in spec.method.kinds:
         raise Invalid(
             f"The dataset {dataset.name!r} holds {dataset.kind} rows; {spec.method.type.upper()} learns from "
@@ -275,6 +281,27 @@ def resume(session: Session, run_id: str) -> Run:
     if not move_stored(session, run, "queued", phase="", phase_detail="", **fresh):
         raise Conflict(f"The run is {run.status} now and cannot be resumed.")
     return run
+
+
+def retry(session: Session, run_id: str) -> Run:
+    """A new run of a failed one's spec with the changes that its failure proposes. Send it after the commit.
+
+    Raises Conflict when it did not fail or its failure proposes none.
+    """
+    run = get(session, run_id)
+    changes = (run.error or {}).get("changes") or ()
+    if run.status != "failed" or not changes:
+        raise Conflict("There are no other settings to retry this run with.", code="nothing_to_change")
+    tree = clone_spec(session, run_id).model_dump(mode="json")
+    for change in changes:
+        for name, value in change["settings"].items():
+            *sections, leaf = name.split(".")
+            reduce(dict.__getitem__, sections, tree)[leaf] = value
+    try:
+        spec = RunSpec.model_validate(tree)
+    except ValidationError as error:
+        raise Invalid(f"The proposed settings do not fit together: {error.errors()[0]['msg']}.") from error
+    return create(session, spec, wait_for_inputs=True)
 
 
 def delete(session: Session, storage: Storage, run_id: str) -> None:

@@ -22,7 +22,10 @@ LOOK_AHEAD = 20  # queued runs looked at when the first ones wait for another de
 
 @dataclass(frozen=True)
 class Claim:
-    """The right to work on a run until the lease expires; `holder` differs between any two claims."""
+    """The right to work on a run until the lease expires; `holder` differs between any two claims.
+
+    `device`: the name of what is leased, or several names joined by `devices.TOGETHER`.
+    """
 
     run_id: str
     holder: str
@@ -45,21 +48,25 @@ def claim_next(
         waiting = session.execute(query.order_by(Run.queued_at, Run.id).limit(LOOK_AHEAD)).all()
     for run_id, spec in waiting:
         wanted = spec.get("training", {}).get("device", "auto")
-        names = [f"{host}/{name}" for name in devices.choices(found, wanted)]
-        claimed = _claim(sessions, run_id, names, holder, seconds)
+        choices = devices.choices(found, wanted)
+        count = devices.count_of(spec.get("layout", {}), choices)
+        if count > len(choices):
+            continue
+        names = [f"{host}/{name}" for name in choices]
+        claimed = _claim(sessions, run_id, names, count, holder, seconds)
         if claimed is not None:
             return claimed
     return None
 
 
 def _claim(
-    sessions: sessionmaker[Session], run_id: str, names: Sequence[str], holder: str, seconds: float
+    sessions: sessionmaker[Session], run_id: str, names: Sequence[str], count: int, holder: str, seconds: float
 ) -> Claim | None:
-    """One transaction: the row is won and the device leased, or neither."""
+    """One transaction: the row is won and all its devices are leased, or nothing."""
     with sessions() as session:
         if not win(session, run_id, holder, seconds):
             return None
-        device = devices.lease(session, names, run_id, holder, seconds)
+        device = devices.lease(session, names, run_id, holder, seconds, count)
         if device is None:
             session.rollback()
             return None

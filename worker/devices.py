@@ -15,8 +15,12 @@ import pynvml
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
+from engine.layout.degrees import devices_of
+from engine.spec import Layout
 from studio.db import insert_one
 from studio.db.tables import DeviceLease, now
+
+TOGETHER = ","  # between the names of devices that one run uses together
 
 
 @dataclass(frozen=True)
@@ -82,14 +86,36 @@ def choices(devices: Sequence[Device], wanted: str) -> list[str]:
 
 
 def engine_environment(device: str) -> dict[str, str]:
-    """What makes the engine see the leased device and no other."""
-    kind, _, index = device.rpartition("/")[2].partition(":")
-    if kind == "cuda":
-        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": index}
+    """What makes the engine see the leased devices (joined by TOGETHER) and no others."""
+    names = [name.rpartition("/")[2].partition(":") for name in device.split(TOGETHER)]
+    indices = [index for kind, _, index in names if kind == "cuda"]
+    if indices:
+        return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(indices)}
     return {}
 
 
-def lease(session: Session, names: Sequence[str], run_id: str, holder: str, seconds: float) -> str | None:
+def count_of(layout: dict[str, Any], found: Sequence[str]) -> int:
+    """How many of the devices `found` a run of this layout takes: the CPU serves all its processes."""
+    return 1 if found == ["cpu"] else devices_of(Layout.model_validate(layout))
+
+
+def lease(
+    session: Session, names: Sequence[str], run_id: str, holder: str, seconds: float, count: int = 1
+) -> str | None:
+    """`count` free devices of `names`, now leased to the holder (joined by TOGETHER); None when too few are free.
+
+    With None some may be leased already: the caller rolls back.
+    """
+    leased: list[str] = []
+    while len(leased) < count:
+        one = _lease_one(session, [name for name in names if name not in leased], run_id, holder, seconds)
+        if one is None:
+            return None
+        leased.append(one)
+    return TOGETHER.join(leased)
+
+
+def _lease_one(session: Session, names: Sequence[str], run_id: str, holder: str, seconds: float) -> str | None:
     """The first device of `names` that is free, now leased to the holder; None when all are taken."""
     expires = now() + timedelta(seconds=seconds)
     for name in names:

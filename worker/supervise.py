@@ -4,13 +4,14 @@ import logging
 import signal
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from threading import Event
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
+from engine.failure import Change
 from studio.context import Studio
 from studio.db.tables import Run
 from studio.errors import StudioError
@@ -164,7 +165,7 @@ class Supervision:
         if wanted == "cancel":
             return "cancelled", {"phase": "", "phase_detail": ""}
         if said is not None and said.status == "failed":
-            return "failed", {"error": _error(said.code or "failed", said.message, said.advice, code)}
+            return "failed", {"error": _error(said.code or "failed", said.message, said.advice, code, said.changes)}
         if said is not None and said.status == "cancelled":
             return "cancelled", {"phase": "", "phase_detail": ""}
         if wanted == "pause" and self.left:
@@ -195,9 +196,12 @@ def crashed(code: int, tail: str) -> dict[str, Any]:
     return _error("crashed", message, ["The log has the details; resume to try again."], code)
 
 
-def _error(code: str, message: str, advice: Sequence[str], exit_code: int | None = None) -> dict[str, Any]:
+def _error(
+    code: str, message: str, advice: Sequence[str], exit_code: int | None = None, changes: Sequence[Change] = ()
+) -> dict[str, Any]:
     told = [storable(line) for line in advice]
-    return {"code": code, "message": storable(message), "advice": told, "exit_code": exit_code}
+    error = {"code": code, "message": storable(message), "advice": told, "exit_code": exit_code}
+    return error | ({"changes": [asdict(change) for change in changes]} if changes else {})
 
 
 def _settle(studio: Studio, claim: Claim, status: str, **values: Any) -> None:

@@ -18,7 +18,7 @@ def dpo(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
     for step in range(trainer.step + 1, total + 1):
         batches = plan.step(step)
         loss = partial(preference, settings=settings_of(spec), pairs=sum(len(batch.lengths) for batch in batches))
-        for batch in batches:
+        for batch in trainer.share(batches):
             trainer.forward_backward(batch, loss)
         yield trainer.optim_step(learning_rate(spec.optimizer, step, total))
 

@@ -40,7 +40,7 @@ def grpo(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
             answers=sum(len(group.answers) for batch in groups for group in batch),
             tokens=sum(batch.trained_tokens for batch in batches),
         )
-        for batch in batches:
+        for batch in trainer.share(batches):
             trainer.forward_backward(batch, loss)
         every = [group for batch in groups for group in batch]
         done = trainer.optim_step(learning_rate(spec.optimizer, step, total))

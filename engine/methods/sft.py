@@ -18,7 +18,7 @@ def sft(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
     for step in range(trainer.step + 1, total + 1):
         batches = plan.step(step)
         loss = partial(imitation, trained_tokens=sum(batch.trained_tokens for batch in batches))
-        for batch in batches:
+        for batch in trainer.share(batches):
             trainer.forward_backward(batch, loss)
         yield trainer.optim_step(learning_rate(spec.optimizer, step, total))
 

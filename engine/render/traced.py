@@ -145,7 +145,7 @@ class Traced(str):
             raise Untraced
         return False
 
-    def split(self, sep: str | None = None, maxsplit: Any = -1) -> list[str]:  # type: ignore[override]
+    def split(self, sep: str | None = None, maxsplit: Any = -1) -> list[str]:
         """As of any text that has the separator only where the template's words have it."""
         if sep is None or (self._holds(sep) and maxsplit != -1):
             raise Untraced
@@ -159,7 +159,7 @@ class Traced(str):
 
     rsplit = split
 
-    def replace(self, old: str, new: str, count: Any = -1, /) -> str:  # type: ignore[override]
+    def replace(self, old: str, new: str, count: Any = -1, /) -> str:
         """The whole, as of any text without what is replaced."""
         if self._holds(old):
             raise Untraced

@@ -2,21 +2,30 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
 
+from engine.rows.declared import AS_SEEN, Declared, check_names
 from engine.rows.files import read
-from engine.rows.model import Format, Kind, Message, Problem, Row
-from engine.rows.shapes import normalise
+from engine.rows.model import Format, Kind, Message, Problem, Row, cut
+from engine.rows.shapes import HOLDS, fits, normalise
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SHOWN_TEXT = 2_000
 SHOWN_ITEMS = 50
 MOST_COLUMNS = 200
+
+
+class Remark(BaseModel):
+    """Something that a person should know of `rows` rows."""
+
+    code: str
+    rows: int
+    message: str
 
 
 class Report(BaseModel):
@@ -34,6 +43,7 @@ class Report(BaseModel):
     longest: int = 0  # characters of the longest usable row
     turns: int = 0  # messages of the usable rows
     shapes: dict[str, int] = {}  # usable rows by the form they are written in
+    warnings: list[Remark] = []
 
     @property
     def bad(self) -> int:
@@ -64,9 +74,15 @@ class _Seen:
     shapes: Counter[str] = field(default_factory=Counter)
 
 
-def check(path: Path, format: Format, problem_limit: int = 200, preview: int = 20) -> Report:
-    """Read every row once, in bounded memory. Raises Failure when the file as a whole cannot be read."""
-    report = Report()
+def check(
+    path: Path, format: Format, problem_limit: int = 200, preview: int = 20, *, declared: Declared = AS_SEEN
+) -> Report:
+    """Read every row once, in bounded memory.
+
+    Raises Failure when the file as a whole cannot be read, or when something is declared that no column can hold.
+    """
+    check_names(declared.columns, HOLDS)
+    report, said = Report(), Disagreements(declared)
     seen = {kind: _Seen() for kind in KINDS}
     counts: Counter[str] = Counter()
     problems: list[Problem] = []
@@ -78,7 +94,9 @@ def check(path: Path, format: Format, problem_limit: int = 200, preview: int = 2
                 columns |= dict.fromkeys(str(key) for key in raw.value)
             if len(report.preview) < preview:
                 report.preview.append(shown(raw.value))
-        found = [raw.problem] if raw.problem or raw.value is None else normalise(raw.value)
+        found = [raw.problem] if raw.problem or raw.value is None else normalise(raw.value, declared)
+        if raw.value is not None and declared:
+            said.take(raw.number, raw.value, found)
         if isinstance(found, Row):
             _remember(seen[found.kind], replace(found, number=raw.number, line=raw.line), problem_limit, preview)
             continue
@@ -86,8 +104,42 @@ def check(path: Path, format: Format, problem_limit: int = 200, preview: int = 2
         counts.update(problem.code for problem in placed)
         problems += placed[: problem_limit - len(problems)]
     report.columns = list(columns)[:MOST_COLUMNS]
+    report.warnings = said.remarks()
     _conclude(report, seen, counts, problems, problem_limit)
     return report
+
+
+class Disagreements:
+    """Rows that do not have what is declared, or that by what they hold are of another kind."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        self.rows: Counter[str] = Counter()
+        self.first: dict[str, str] = {}
+
+    def take(self, number: int, value: dict[str, Any], found: Row | Sequence[Problem | None]) -> None:
+        """Compare one row, read as `found`, with what it seems to be."""
+        if not fits(value, self.declared):
+            missing = self.declared.missing(value)
+            lacks = f"the column “{cut(missing, 40)}”" if missing else f"what {self.declared.kind} rows hold"
+            self._note("not_as_declared", f"Declared, but not there: {lacks}; read {_as_seen(found)}.", number)
+            return
+        seen = normalise(value)
+        if isinstance(found, Row) and isinstance(seen, Row) and seen.kind != found.kind:
+            message = f"Read as {found.kind} rows, as declared; by their columns they are {seen.kind} rows"
+            self._note("declared_otherwise", f"{message} ({seen.shape}).", number)
+
+    def _note(self, code: str, message: str, number: int) -> None:
+        self.rows[code] += 1
+        self.first.setdefault(code, f"{message} First in row {number}.")
+
+    def remarks(self) -> list[Remark]:
+        """What was noted, once for each code."""
+        return [Remark(code=code, rows=rows, message=self.first[code]) for code, rows in self.rows.items()]
+
+
+def _as_seen(found: Row | Sequence[Problem | None]) -> str:
+    return f"as {found.kind} by its content" if isinstance(found, Row) else "by its content, which is no usable row"
 
 
 def _remember(seen: _Seen, row: Row, places: int, preview: int) -> None:
@@ -135,13 +187,13 @@ def other_kind(kind: Kind, found: Kind) -> Problem:
     return Problem(code="other_kind", message=message, fix="Keep rows of different kinds in different files.")
 
 
-def usable(path: Path, format: Format, kind: Kind | None = None) -> Iterator[Row]:
+def usable(path: Path, format: Format, kind: Kind | None = None, declared: Declared = AS_SEEN) -> Iterator[Row]:
     """The usable rows of a file, of its majority kind (found by a first pass) or of `kind`."""
-    wanted = kind or check(path, format, problem_limit=1, preview=0).kind
+    wanted = kind or check(path, format, problem_limit=1, preview=0, declared=declared).kind
     for raw in read(path, format):
         if raw.value is None:
             continue
-        row = normalise(raw.value)
+        row = normalise(raw.value, declared)
         if isinstance(row, Row) and row.kind == wanted:
             yield replace(row, number=raw.number, line=raw.line)
 

@@ -1,13 +1,15 @@
 """Dataset files: which format one is, by content, and its rows one by one in bounded memory."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 
 from engine.failure import Failure
 from engine.rows.json_files import read_json, read_jsonl
 from engine.rows.model import FORMATS, Format, RawRow
-from engine.rows.tables import read_csv, read_parquet
+from engine.rows.shapes import HOLDS
+from engine.rows.tables import DELIMITERS, read_csv, read_parquet
 
 __all__ = ["FORMATS", "Format", "RawRow", "read", "sniff"]
 
@@ -63,6 +65,9 @@ def sniff(path: Path, filename: str) -> Format:
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         return _as_named(_json_kind(text, named), named, filename)
+    if named in ("jsonl", "json") and _has_header(text):
+        message = f"{filename} looks like CSV, not {named.upper()}: its first line names columns."
+        raise Failure("wrong_extension", message, [f"Rename it to {PurePath(filename).stem}.csv."])
     if named in ("csv", "jsonl", "json"):
         return named  # a JSON file whose first row is broken is reported row by row
     if named == "parquet":
@@ -90,6 +95,13 @@ def _as_named(found: Format, named: Format | None, filename: str) -> Format:
         return found
     message = f"{filename} holds {found.upper()}, not {named.upper()}."
     raise Failure("wrong_extension", message, [f"Rename it to {PurePath(filename).stem}.{found}."])
+
+
+def _has_header(text: bytes) -> bool:
+    """Whether the first line is that of a table: several names, one of them of a column that rows are made of."""
+    line = text.partition(b"\n")[0].decode("utf-8", errors="replace")
+    names = {name.strip().strip('"').lower() for name in re.split(f"[{re.escape(DELIMITERS)}]", line)}
+    return len(names) > 1 and bool(names & HOLDS)
 
 
 def _json_kind(text: bytes, named: Format | None) -> Format:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.rows.beside import Columns, system_of, template_kwargs_of, tools_of
+from engine.rows.declared import AS_SEEN, BESIDE, Declared
 from engine.rows.messages import (
     Faults,
     check_conversation,
@@ -13,7 +14,7 @@ from engine.rows.messages import (
     from_json_text,
     read_messages,
 )
-from engine.rows.model import Message, Problem, Row, cut
+from engine.rows.model import Kind, Message, Problem, Row, cut
 
 CONVERSATIONS = ("messages", "conversations", "conversation", "dialogue", "dialog", "turns", "chat")
 PAIRS = (
@@ -30,28 +31,42 @@ PAIRS = (
     ("query", "answer"),
     ("input", "output"),
 )
+PROMPTS = ("prompt", "question", "query", "instruction", "problem", "input")
 REFERENCES = ("ground_truth", "solution", "reference", "answer", "target")
 KNOWN = {"chosen", "rejected", "text", *CONVERSATIONS, *(name for pair in PAIRS for name in pair)}
+HOLDS = frozenset({*KNOWN, *PROMPTS, *REFERENCES, *BESIDE})
+"""Everything that a column can be declared to hold."""
+Present = Callable[..., bool]
 SHAPES_HELP = (
     "Name the columns “messages”, “conversations”, “instruction” and “output”, “prompt” and “completion”, "
     "“question” and “answer”, “chosen” and “rejected”, “prompt”, or “text”."
 )
 
 
-def normalise(value: dict[str, Any]) -> Row | list[Problem]:
-    """The row, or everything that is wrong with it (not yet placed: `row` is 0)."""
-    columns = Columns({str(key).strip().lower(): item for key, item in value.items()})
+def normalise(value: dict[str, Any], declared: Declared = AS_SEEN) -> Row | list[Problem]:
+    """The row, or everything that is wrong with it (not yet placed: `row` is 0).
+
+    Read as `declared` where the row has what that needs, else by what it holds.
+    """
     faults = Faults()
-    row = _by_shape(columns, faults)
+    row = None
+    if declared and not declared.missing(value):
+        row = _by_shape(declared.of(value), faults, declared.kind)
+    if row is None:
+        row = _by_content(AS_SEEN.of(value), faults)
     return faults.problems if faults.problems or row is None else row
 
 
-def _by_shape(columns: Columns, faults: Faults) -> Row | None:
-    """Columns that are null count only when nothing else fits."""
-    for present in (columns.filled, columns.named):
-        row = _by_columns(columns, present, faults)
-        if row is not None:
-            return row
+def fits(value: dict[str, Any], declared: Declared) -> bool:
+    """Whether a row has what is declared, be it right or wrong."""
+    return not declared.missing(value) and _by_shape(declared.of(value), Faults(), declared.kind) is not None
+
+
+def _by_content(columns: Columns, faults: Faults) -> Row | None:
+    """A row as its columns show; None with a fault noted when they show nothing known."""
+    row = _by_shape(columns, faults, None)
+    if row is not None:
+        return row
     unnamed = _unnamed_conversation(columns)
     if unnamed:
         return _conversation(columns, unnamed, faults)
@@ -59,20 +74,34 @@ def _by_shape(columns: Columns, faults: Faults) -> Row | None:
     return None
 
 
-def _by_columns(columns: Columns, present: Callable[..., bool], faults: Faults) -> Row | None:
-    """Try the shapes whose columns are present, those that say more first."""
-    if present("chosen", "rejected"):
-        return _preference(columns, faults)
+def _by_shape(columns: Columns, faults: Faults, kind: Kind | None) -> Row | None:
+    """Columns that are null count only when nothing else fits."""
+    readers = [reader for of, reader in READERS.items() if kind in (None, of)]
+    for present in (columns.filled, columns.named):
+        for reader in readers:
+            row = reader(columns, present, faults)
+            if row is not None:
+                return row
+    if kind == "prompt":  # rows that hold more than a prompt, of which it is declared to be what matters
+        asked = next((name for name in (*PROMPTS, *CONVERSATIONS) if columns.filled(name)), "")
+        return _prompt(columns, asked, faults) if asked else None
+    return None
+
+
+def _chat(columns: Columns, present: Present, faults: Faults) -> Row | None:
+    """A conversation, else a question with its answer."""
     for name in filter(present, CONVERSATIONS):
         return _conversation(columns, name, faults)
     for pair in PAIRS:
         if present(*pair):
             return _pair(columns, pair, faults)
-    if present("text"):
-        return _text(columns, faults)
-    for name in filter(present, ("prompt", "question", "query")):
-        return _prompt(columns, name, faults)
     return None
+
+
+def _alone(columns: Columns, present: Present, faults: Faults) -> Row | None:
+    """A prompt without an answer beside it."""
+    found = next(filter(present, ("prompt", "question", "query")), "")
+    return _prompt(columns, found, faults) if found else None
 
 
 def _unnamed_conversation(columns: Columns) -> str:
@@ -157,8 +186,10 @@ def _pair(columns: Columns, pair: tuple[str, str], faults: Faults) -> Row:
     return Row(kind="chat", shape=shape, messages=prompt + answer, **_beside(columns, faults))
 
 
-def _text(columns: Columns, faults: Faults) -> Row:
+def _text(columns: Columns, present: Present, faults: Faults) -> Row | None:
     """Plain text to continue."""
+    if not present("text"):
+        return None
     value = columns.values["text"]
     text = checked_text(value, columns.said("text"), faults) if value is not None else ""
     if text is not None and not text.strip():
@@ -181,8 +212,10 @@ def _prompt(columns: Columns, name: str, faults: Faults) -> Row:
     return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), metadata=metadata, **beside)
 
 
-def _preference(columns: Columns, faults: Faults) -> Row:
+def _preference(columns: Columns, present: Present, faults: Faults) -> Row | None:
     """A better and a worse answer to the same prompt; shared first turns become the prompt."""
+    if not present("chosen", "rejected"):
+        return None
     chosen = _turns(columns.values["chosen"], columns.said("chosen"), "assistant", faults)
     rejected = _turns(columns.values["rejected"], columns.said("rejected"), "assistant", faults)
     asked = next((name for name in ("prompt", "question", "instruction", "query") if columns.filled(name)), "")
@@ -222,3 +255,12 @@ def _split(
         system = prompt[: len(prompt) - len(asked)] if len(repeats) == len(common) else []
         return system + common, chosen, rejected  # the prompt column only repeats the shared turns
     return prompt + common, chosen, rejected
+
+
+READERS: dict[Kind, Callable[[Columns, Present, Faults], Row | None]] = {
+    "preference": _preference,
+    "chat": _chat,
+    "text": _text,
+    "prompt": _alone,
+}
+"""How rows of each kind are read where their columns are there; those that say more come first."""

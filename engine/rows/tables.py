@@ -14,7 +14,8 @@ from engine.rows.json_files import MAX_ROW_BYTES, too_large
 from engine.rows.model import Problem, RawRow, cut
 
 CHUNK = 1 << 20
-PARQUET_BATCH = 64
+PARQUET_BATCH = 64  # rows, at most
+BATCH_BYTES = 16 << 20
 DELIMITERS = ",;\t|"
 
 
@@ -91,8 +92,9 @@ def read_parquet(path: Path) -> Iterator[RawRow]:
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=PARQUET_BATCH):
-                for value in batch.to_pylist():
+            for batch in file.iter_batches(batch_size=rows_at_once(file.metadata)):
+                for at in range(len(batch)):
+                    value = batch.slice(at, 1).to_pylist()[0]
                     number += 1
                     if _characters(value) > MAX_ROW_BYTES:
                         yield RawRow(number, None, None, too_large(number, None))
@@ -101,6 +103,27 @@ def read_parquet(path: Path) -> Iterator[RawRow]:
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         message = f"The file is damaged and cannot be read after row {number}: {cut(error, 200)}"
         raise Failure("damaged_file", message, ["Write the Parquet file again."]) from error
+
+
+def rows_at_once(metadata: Any) -> int:
+    """How many rows of a Parquet file may be unpacked together.
+
+    A value that a row group holds once may stand in all of its rows (a few hundred bytes can unpack to gigabytes), so
+    this many rows of the largest dictionaries have to be a bearable amount.
+    """
+    groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+    largest = max(
+        (sum(_dictionary_bytes(group.column(at)) for at in range(group.num_columns)) for group in groups), default=0
+    )
+    return int(min(max(BATCH_BYTES // max(largest, 1), 1), PARQUET_BATCH))
+
+
+def _dictionary_bytes(column: Any) -> int:
+    """About how large the unpacked dictionary of a column is: its share of the column's bytes."""
+    if not column.has_dictionary_page or column.dictionary_page_offset is None:
+        return 0
+    packed = column.data_page_offset - column.dictionary_page_offset
+    return int(packed * column.total_uncompressed_size / max(column.total_compressed_size, 1))
 
 
 def _characters(value: Any) -> int:

@@ -55,6 +55,17 @@ def show(studio: TheStudio, run_id: str) -> RunObject:
         return run_of(runs.get(session, run_id))
 
 
+@router.post("/runs/{run_id}/retry")
+def retry(studio: TheStudio, run_id: str) -> RunObject:
+    """Queue a new run with the settings that the failure of this one proposes (`error.changes`)."""
+    with studio.session() as session:
+        new_id = runs.retry(session, run_id).id
+    with studio.session() as session:
+        run = runs.get(session, new_id)
+        send_run(studio.celery, session, run)
+        return run_of(run)
+
+
 @router.get("/runs/{run_id}/metrics")
 def show_metrics(studio: TheStudio, run_id: str, after: Annotated[int, Query(ge=0, le=2**62)] = 0) -> dict[str, Any]:
     """Columns of everything measured after `after`; the answer's `next` is the `after` of the next call."""

@@ -1,16 +1,19 @@
 """`atelier data`: datasets, and what is wrong with a file, row by row."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from engine.rows.declared import columns_of
 from engine.rows.files import EXTENSIONS
+from engine.spec import RunSpec
 from studio import datasets
 from studio.api.objects import file_of
 from studio.cli.console import say, say_json, table
 from studio.cli.inspection import ask_engine, model_folder, say_report, say_row
 from studio.cli.installation import AsJson, DataDir, open_studio
+from studio.cli.spec import apply
 from studio.errors import Invalid
 from studio.queue import send_prepare
 
@@ -18,6 +21,16 @@ app = typer.Typer(no_args_is_help=True)
 File = Annotated[Path, typer.Argument(help="A JSONL, JSON, CSV or Parquet file.", show_default=False)]
 Level = Annotated[
     str, typer.Option(help="Reasoning level, such as low or enable_thinking=False; empty: as in the data.")
+]
+
+
+Map = Annotated[
+    list[str] | None,
+    typer.Option("--map", metavar="HOLDS=COLUMN", help="Which column holds what: prompt=question. May be repeated."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="a.b=c", help="Read it as a run with this setting; may be repeated."),
 ]
 
 
@@ -69,6 +82,8 @@ def check(
     file: File,
     model: Annotated[str, typer.Option(help="Also as this model would learn it: a folder or a model's id.")] = "",
     level: Level = "",
+    columns: Map = None,
+    changes: Changes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole report as JSON.")] = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -76,8 +91,8 @@ def check(
 
     Exit status 1 when too few of the rows can be used.
     """
-    options = ["--model", model_folder(model, data_dir), "--level", level] if model else []
-    report, status = ask_engine("check-data", str(file), *options)
+    options = ["--model", model_folder(model, data_dir)] if model else []
+    report, status = ask_engine("check-data", str(file), *options, "--spec", as_read(level, columns, changes))
     if as_json:
         say_json(report)
     else:
@@ -91,17 +106,27 @@ def show(
     model: Annotated[str, typer.Option(help="A model folder, or a model's id.", show_default=False)],
     row: Annotated[int, typer.Option(min=1, help="Number of the row.")] = 1,
     level: Level = "",
+    changes: Changes = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every token as JSON.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Show a row as the tokens that the model would see; what is trained stands out."""
-    options = ("--model", model_folder(model, data_dir), "--row", str(row), "--level", level)
-    shown, status = ask_engine("show-data", str(file), *options)
+    options = ("--model", model_folder(model, data_dir), "--row", str(row))
+    shown, status = ask_engine("show-data", str(file), *options, "--spec", as_read(level, None, changes))
     if as_json:
         say_json(shown)
     else:
         say_row(shown)
     raise typer.Exit(status)
+
+
+def as_read(level: str, columns: list[str] | None, changes: list[str] | None) -> str:
+    """The settings of the run that a file is read for, as JSON. Raises as `read_spec` does."""
+    values: dict[str, Any] = {"data": {"dataset": "", "reasoning_level": level, "columns": columns_of(columns or [])}}
+    for change in changes or []:
+        apply(values, change)
+    spec = RunSpec.model_validate({"model": "", **values})
+    return spec.model_dump_json(include={"data", "method"})
 
 
 def is_file_name(path: Path) -> bool:

@@ -55,6 +55,12 @@ def say_report(name: str, report: dict[str, Any]) -> None:
         lengths, share = report["lengths"], report["trained_tokens"] / report["total_tokens"]
         say(f"{share:.0%} of {report['total_tokens']:,} tokens are trained")
         say(f"tokens a row: half up to {lengths['p50']:,}, 99 % up to {lengths['p99']:,}, longest {lengths['max']:,}")
+        longer = [f"{report[what]:,} {what}" for what in ("truncated", "dropped") if report[what]]
+        say(f"maximum length {report['max_length']:,}: {', '.join(longer) or 'every row is whole'}")
+    if report.get("nothing_to_learn"):
+        say(
+            f"{report['nothing_to_learn']:,} rows leave nothing to learn: their prompt fills the length", style="yellow"
+        )
     if len(report.get("levels", [])) > 1:
         say(f"reasoning levels: {', '.join(level['name'] for level in report['levels'])}")
     for warning in report.get("warnings", []):
@@ -71,7 +77,8 @@ def say_row(shown: dict[str, Any]) -> None:
     """A row's samples as text in which every token has the style of its kind."""
     for number, sample in enumerate(shown["samples"], 1):
         trained = sum(token["trained"] for token in sample["tokens"])
-        say(f"row {shown['row']}, sample {number}: {trained:,} of {len(sample['tokens']):,} tokens are trained")
+        what = sample["side"] or f"sample {number}"
+        say(f"row {shown['row']}, {what}: {trained:,} of {len(sample['tokens']):,} tokens are trained")
         line = Text()
         for token in sample["tokens"]:
             line.append(plain(token["text"]), style=STYLES.get(token["kind"], ANSWER if token["trained"] else PROMPT))

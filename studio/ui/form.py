@@ -15,6 +15,7 @@ from gradio.components import Component
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from engine.rows.declared import columns_of
 from engine.spec import METHODS, RunSpec, sections_in, settings
 from studio.ui import chrome, figures
 from studio.ui.html import el, many
@@ -22,9 +23,9 @@ from studio.ui.texts import label, text
 
 ELSEWHERE = frozenset({"version", "name", "model", "adapter_from", "data.dataset", "data.sha256", "method.type"})
 METHOD, START = "method.type", "adapter_from"
-Kind = Literal["switch", "choice", "whole", "number", "names", "ways", "weights", "text"]
+Kind = Literal["switch", "choice", "whole", "number", "names", "pairs", "ways", "weights", "text"]
 Values = dict[str, Any]
-SAID = ("names", "ways", "weights")  # kinds that need a word on how they are written
+SAID = ("names", "pairs", "ways", "weights")  # kinds that need a word on how they are written
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,8 @@ class Setting:
             return "\n".join(
                 f"{name} = {int(weight) if weight.is_integer() else weight}" for name, weight in value.items()
             )
+        if self.kind == "pairs":
+            return ", ".join(f"{left}={right}" for left, right in value.items())
         return ", ".join(value) if self.kind == "names" and isinstance(value, list) else value
 
     def read(self, raw: Any) -> Any:
@@ -63,6 +66,8 @@ class Setting:
             return words if words in self.choices else [word.strip() for word in words.split(",") if word.strip()]
         if self.kind == "weights":
             return dict(weight_of(line) for line in str(raw or "").splitlines() if line.strip())
+        if self.kind == "pairs":
+            return columns_of(pair for pair in str(raw or "").split(",") if pair.strip())
         if self.kind == "ways":
             return int(raw) if str(raw).strip().isdecimal() else str(raw or "").strip() or self.choices[0]
         if self.kind == "whole" and isinstance(raw, float) and raw.is_integer():
@@ -128,6 +133,8 @@ def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
     origin = get_origin(annotation)
     if origin is Annotated:
         return _kind(get_args(annotation)[0])
+    if origin is dict:
+        return "pairs" if get_args(annotation)[1] is str else "weights", ()
     if origin is Literal:
         return "choice", tuple(str(choice) for choice in get_args(annotation))
     if origin in (Union, UnionType) and NoneType in get_args(annotation):
@@ -136,8 +143,6 @@ def _kind(annotation: Any) -> tuple[Kind, tuple[str, ...]]:
         words = [choice for part in get_args(annotation) if get_origin(part) is Literal for choice in get_args(part)]
         numbers = any(int in (part, *get_args(part)) for part in get_args(annotation))
         return "ways" if numbers else "names", tuple(str(word) for word in words)
-    if origin is dict:
-        return "weights", ()
     simple: dict[Any, Kind] = {bool: "switch", int: "whole", float: "number"}
     return simple.get(annotation, "text"), ()
 

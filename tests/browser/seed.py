@@ -45,6 +45,10 @@ OUT_OF_MEMORY = {
         "Set Batch size to 1 (now 4).",
     ],
     "exit_code": 1,
+    "changes": [
+        {"settings": {"data.max_length": 1024}, "effect": "Set Maximum length to 1,024 (now 4,096)."},
+        {"settings": {"training.gradient_checkpointing": True}, "effect": "Turn on Recompute activations."},
+    ],
 }
 
 

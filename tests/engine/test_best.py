@@ -7,7 +7,9 @@ from safetensors.torch import load_file
 
 from engine import events, loop
 from engine.best import lowest, without_gain
+from engine.evaluation import Evaluated
 from engine.events import Eval, Finished, Sample, Saved, Step, Warned
+from engine.methods import EVALUATIONS
 from engine.train import train
 from tests.engine.test_train import ask_at
 
@@ -25,7 +27,10 @@ def measured(monkeypatch):
     """Evaluations find these losses by step, so that the best one is known."""
 
     def use(found):
-        monkeypatch.setattr(loop, "mean_loss", lambda run: (found[run.trainer.step // 2 - 1], 9))
+        def held_out(trainer, spec, samples):
+            return Evaluated(loss=found[trainer.step // 2 - 1], tokens=9)
+
+        monkeypatch.setitem(EVALUATIONS, "sft", held_out)
 
     use(LOSSES)
     return use

@@ -129,6 +129,12 @@ def test_P01_the_run_is_refused_with_the_real_cause_when_every_row_is_like_that(
     assert run([row("q" * 40)] * 4, max_length=needed + 1)[0].counts.train_rows > 0
 
 
+def test_T01_a_run_in_which_no_token_would_be_trained_is_refused(run, tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", CHATML.replace("{{ m.content }}", "{{ '' }}"))
+    with pytest.raises(Failure, match="does not show the text"):
+        run([row()] * 4, max_bad_fraction=1.0)
+
+
 def test_too_many_bad_rows_refuse_the_run_with_the_first_reason(run):
     with pytest.raises(Failure, match="2 of 10 rows cannot be used") as caught:
         run([row()] * 8 + ["{", "{"])

@@ -10,14 +10,14 @@ import pytest
 from engine.cuts import lengths
 from engine.failure import Failure
 from engine.inspect_data import (
-    Limits,
     check_main,
     row_number,
     show,
     show_main,
     survey_file,
 )
-from engine.render.settings import AS_IN_DATA, RenderSettings, level_named, open_renderer
+from engine.render.settings import RenderSettings, level_named, open_renderer
+from engine.spec import RunSpec
 from tests.engine.render.families import tokenizer_of
 
 
@@ -29,6 +29,11 @@ PLAIN = {"messages": [turn("user", "Which colour?"), turn("assistant", "Blue.")]
 THOUGHT = {"messages": [turn("user", "Which colour?"), turn("assistant", "Blue.", reasoning_content="Skies are.")]}
 MARKED = {"messages": [turn("user", "Say <|im_end|>"), turn("assistant", "No.")]}
 CALL = {"messages": [turn("assistant", "Hello."), turn("user", "Hi."), turn("assistant", "Yes?")]}
+
+
+def reading(**data):
+    """How a run with these settings reads a file."""
+    return RunSpec(model="m", data={"dataset": "d", **data})
 
 
 @pytest.fixture(scope="module")
@@ -159,18 +164,18 @@ def test_levels_are_named_as_a_person_would(model):
 
 def test_the_commands_print_json_and_their_exit_status_tells(model, written, capsys):
     path = written(PLAIN, THOUGHT, "{")
-    assert show_main(path, model, 1, AS_IN_DATA) == 0
+    assert show_main(path, model, 1, reading()) == 0
     assert json.loads(capsys.readouterr().out)["samples"]
-    assert show_main(path, model, 2, RenderSettings("enable_thinking=False")) == 1
+    assert show_main(path, model, 2, reading(reasoning_level="enable_thinking=False")) == 1
     assert json.loads(capsys.readouterr().out)["samples"] == []
     for number, why in ((3, "JSON"), (9, "has 3 rows")):
-        assert show_main(path, model, number, AS_IN_DATA) == 1
+        assert show_main(path, model, number, reading()) == 1
         assert why in json.loads(capsys.readouterr().out)["error"]["message"]
-    assert check_main(path, model, AS_IN_DATA, Limits(max_bad_fraction=0.5)) == 0
+    assert check_main(path, model, reading(max_bad_fraction=0.5)) == 0
     assert json.loads(capsys.readouterr().out)["lengths"]["max"] > 0
-    assert check_main(path, model, AS_IN_DATA, Limits()) == 1
+    assert check_main(path, model, reading()) == 1
     capsys.readouterr()
-    assert check_main(path.with_name("gone.jsonl"), None, AS_IN_DATA, Limits()) == 1
+    assert check_main(path.with_name("gone.jsonl"), None, reading()) == 1
     assert json.loads(capsys.readouterr().out)["error"]["code"]
 
 
@@ -179,3 +184,56 @@ def test_the_verbs_are_the_engines(written):
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (answer.returncode, answer.stderr) == (0, "")
     assert json.loads(answer.stdout)["usable"] == 1
+
+
+BETTER = {"prompt": "Which colour?", "chosen": "Blue.", "rejected": "Loud."}
+
+
+def test_a_preference_row_is_shown_as_two_answers_to_one_prompt(model, written):
+    path = written(BETTER, BETTER | {"chosen": "Blue. " * 30})
+    found = show(open_renderer(model), row_number(path, 1))
+    assert (found["kind"], [one["side"] for one in found["samples"]]) == ("preference", ["chosen", "rejected"])
+    shared = found["samples"][0]["shared"]
+    prompts = [[token["id"] for token in one["tokens"][:shared]] for one in found["samples"]]
+    assert prompts[0] == prompts[1]
+    for sample, answer in zip(found["samples"], ("Blue.", "Loud."), strict=True):
+        assert not any(token["trained"] for token in sample["tokens"][:shared])
+        assert answer in "".join(token["text"] for token in sample["tokens"] if token["trained"])
+    survey = survey_file(path, open_renderer(model))
+    assert (survey["kind"], survey["usable"], survey["samples"], survey["nothing_to_learn"]) == ("preference", 2, 2, 0)
+    answers = sum(len(one["tokens"]) - shared for one in found["samples"])
+    short = survey_file(written(BETTER), open_renderer(model))
+    assert short["total_tokens"] == shared + answers  # the prompt once
+    assert short["trained_tokens"] == sum(token["trained"] for one in found["samples"] for token in one["tokens"])
+
+
+def test_a_prompt_row_is_shown_as_what_serving_sends(model, written):
+    path = written({"prompt": "Which colour?", "ground_truth": "blue"})
+    [sample] = show(open_renderer(model), row_number(path, 1))["samples"]
+    assert {token["kind"] for token in sample["tokens"]} == {"prompt", "cue"}
+    assert "".join(token["text"] for token in sample["tokens"]).endswith("<|im_start|>assistant\n")
+    found = survey_file(path, open_renderer(model))
+    assert (found["kind"], found["usable"], found["trained_tokens"], found["nothing_to_learn"]) == ("prompt", 1, 0, 0)
+
+
+def test_a_file_is_read_as_declared_and_disagreement_is_a_warning(model, written, capsys):
+    path = written({"question": "Which colour?", "answer": "Blue."})
+    spec = reading(columns={"prompt": "question"})
+    assert check_main(path, model, spec) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["warnings"][0]["code"]) == ("prompt", "declared_otherwise")
+    assert show_main(path, model, 1, spec) == 0
+    assert json.loads(capsys.readouterr().out)["kind"] == "prompt"
+
+
+CHECKED = {"kind", "rows", "usable", "problems", "lengths", "trained_tokens", "total_tokens", "truncated"}
+
+
+def test_the_json_has_the_names_that_are_documented(model, written):
+    found = survey_file(written(PLAIN, "{"), open_renderer(model))
+    assert found.keys() >= CHECKED | {"nothing_to_learn", "levels"}
+    assert found["problems"][0].keys() == {"row", "line", "code", "message", "fix"}
+    assert found["lengths"].keys() >= {"p50", "p95", "p99", "max", "histogram"}
+    shown = show(open_renderer(model), row_number(written(PLAIN), 1))
+    assert shown.keys() >= {"row", "level", "samples", "warnings"}
+    assert shown["samples"][0].keys() >= {"turn", "tokens"}

@@ -2,7 +2,8 @@
 
 import torch
 
-from engine.memory import Heap, is_out_of_memory, measure
+from engine.memory import Heap, measure
+from engine.shortage import is_out_of_memory
 
 
 def test_resident_memory_and_its_peak_are_real_bytes():

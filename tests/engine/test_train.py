@@ -81,6 +81,16 @@ def test_L08_the_adapter_folder_tells_nothing_about_this_machine(make_run, unpro
     assert json.loads((run.adapter / "atelier.json").read_text())["data"]["dataset"] == "chat.jsonl"
 
 
+def test_L02_L05_the_layers_that_are_trained_are_listed_and_nothing_else_is_in_the_adapter(make_run, unproven):
+    run = make_run(lora={"target_modules": ["q_proj", "up_proj"]})
+    assert train(run.path) == 0
+    assert said(run, Started)[-1].trained_modules == ["q_proj", "up_proj"]
+    saved = load_file(run.adapter / "adapter_model.safetensors")
+    assert {name.split(".lora_")[0].rpartition(".")[2] for name in saved} == {"q_proj", "up_proj"}
+    config = json.loads((run.adapter / "adapter_config.json").read_text())
+    assert config["modules_to_save"] is None
+
+
 def test_L06_the_adapter_brings_the_template_it_was_trained_with(make_run, unproven):
     run = make_run()
     train(run.path)
@@ -202,8 +212,10 @@ def test_out_of_memory_names_the_settings_that_would_help(make_run, monkeypatch,
     assert train(run.path) == 1
     finished = everything(run)[-1]
     assert (finished.status, finished.code) == ("failed", "out_of_memory")
-    assert len(finished.advice) == 3
+    assert len(finished.advice) == len(finished.changes) == 3
     assert "Recompute" in finished.advice[0]
+    assert finished.changes[0].settings == {"training.gradient_checkpointing": True}
+    assert "the run held" in finished.message
 
 
 def test_R05_a_full_disk_pauses_the_run_and_loses_nothing(make_run, unproven, monkeypatch):

@@ -29,6 +29,8 @@ def test_L01_every_weight_is_trained_and_the_saved_model_is_proven_in_stock_tran
     assert train(run.path) == 0
     (started,) = said(run, Started)
     assert started.trainable_parameters == started.total_parameters
+    assert ("lm_head" in started.trained_modules) == (family == "qwen3")
+    assert "embed_tokens" in started.trained_modules
     steps = said(run, Step)
     assert steps[-1].loss < steps[0].loss
     assert [(event.what, event.path) for event in said(run, Saved)][-1] == ("model", "model")

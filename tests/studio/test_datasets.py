@@ -81,7 +81,7 @@ def test_a_name_above_300_characters_is_refused(both):
         add(both, name="x" * 301)
 
 
-def test_a_dataset_that_runs_were_made_from_stays_as_deleted(both, ready):
+def test_D19_a_dataset_that_runs_were_made_from_stays_as_deleted_and_starts_no_more(both, ready):
     spec = ready(both)
     with both.session() as session:
         run = runs.create(session, spec)

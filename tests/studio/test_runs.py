@@ -177,3 +177,24 @@ def test_bad_rows_are_no_hindrance_when_the_spec_tolerates_them(studio, ready):
     tolerant = spec.model_copy(update={"data": spec.data.model_copy(update={"max_bad_fraction": 0.5})})
     with studio.session() as session:
         assert runs.create(session, tolerant).status == "queued"
+
+
+def test_a_failed_run_is_retried_with_what_its_failure_proposes(both, ready):
+    spec = ready(both).model_copy(update={"name": "heavy"})
+    changes = [
+        {"settings": {"training.gradient_checkpointing": True}, "effect": "less"},
+        {"settings": {"data.max_length": 512, "lora.r": 8}, "effect": "less still"},
+    ]
+    with both.session() as session:
+        run_id = runs.create(session, spec).id
+        with pytest.raises(Conflict, match="no other settings"):
+            runs.retry(session, run_id)
+        session.execute(update(Run).values(status="failed", error={"code": "out_of_memory", "changes": changes}))
+    with both.session() as session:
+        retried = runs.retry(session, run_id)
+        made = runs.spec_of(retried)
+        assert (retried.status, retried.name) == ("queued", "heavy")
+        assert retried.id != run_id
+        assert (made.training.gradient_checkpointing, made.data.max_length, made.lora.r) == (True, 512, 8)
+        assert runs.get(session, run_id).status == "failed"
+        assert differences([runs.get(session, run_id), retried])

@@ -13,13 +13,13 @@ from studio.db.tables import Dataset, Model, Run, RunEvent
 from studio.errors import NotFound
 from studio.ui import charts, chrome
 from studio.ui.chrome import QUIET, handler
-from studio.ui.html import el
+from studio.ui.html import el, url
 from studio.ui.texts import label, text
 from studio.ui.views import run as views
 from studio.ui.views import run_charts, run_tabs
 
 POLL_SECONDS = 1.5
-TOLD = ("started", "sample", "saved", "warning")
+TOLD = ("started", "sample", "rollout", "saved", "warning")
 Updates = dict[Any, Any]
 
 
@@ -63,16 +63,21 @@ class RunPage:
             return self._show(session, request.query_params.get("id", ""), seen)
 
     def act(self, seen: dict[str, Any], request: gr.Request, event: gr.EventData) -> Updates:
-        """Pause, resume, cancel, delete."""
+        """Pause, resume, cancel, retry, delete."""
         run_id, action = request.query_params.get("id", ""), event._data["action"]
         with self.studio.session() as session:
             if action == "delete":
                 runs.delete(session, self.studio.storage, run_id)
+            elif action == "retry":
+                new_id = runs.retry(session, run_id).id
             elif action in ("pause", "resume", "cancel"):
                 {"pause": runs.pause, "resume": runs.resume, "cancel": runs.cancel}[action](session, run_id)
         if action == "delete":
             return {self.go: "/runs"}
         with self.studio.session() as session:
+            if action == "retry":
+                queue.send_run(self.studio.celery, session, runs.get(session, new_id))
+                return {self.go: url("/run", id=new_id)}
             if action == "resume":
                 queue.send_run(self.studio.celery, session, runs.get(session, run_id))
             return self._show(session, run_id, seen)

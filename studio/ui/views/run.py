@@ -17,6 +17,7 @@ from studio.ui.chrome import empty, meter, note
 from studio.ui.html import Child, Html, el, link, many, url
 from studio.ui.status import badge
 from studio.ui.texts import text, words
+from studio.ui.views import rollouts
 from studio.ui.views.rows import cut, message
 
 MEMORY = ("allocated", "total")
@@ -137,11 +138,12 @@ def failure(run: Run) -> Html:
     error = run.error or {}
     advice = [el("li", str(one)) for one in error.get("advice") or ()]
     code = error.get("exit_code")
+    retry = button("retry", first=True) if error.get("changes") else None
     return note(
         "bad",
         text("run.failed"),
         el("div", str(error.get("message") or text("run.failed_unknown"))),
-        many(el("div", text("run.try"), cls="quiet small", style="margin-top:6px"), el("ul", advice))
+        many(el("div", text("run.try"), cls="quiet small", style="margin-top:6px"), el("ul", advice), retry)
         if advice
         else None,
         el("div", text("run.exit", code=code), cls="quiet small", style="margin-top:6px")
@@ -263,12 +265,19 @@ def last(values: Numbers) -> float | None:
 
 
 def samples(story: Story) -> Html:
-    """Each held-out prompt with the base model's answer beside the tuned one's."""
-    told = story.of("sample")
+    """Groups of sampled answers, and each held-out prompt with the base model's answer beside the tuned one's."""
+    told, tried = story.of("sample"), story.of("rollout")
+    if tried:
+        return many(rollouts.groups(tried), _compared(told) if told else None)
     if not told:
         spec = story.run.spec.get("saving") or {}
         later = text("run.samples_off" if spec.get("sample_prompts") == 0 else "run.samples_later")
         return empty(text("run.samples_none"), later, cls="empty plain")
+    return _compared(told)
+
+
+def _compared(told: Sequence[Mapping[str, Any]]) -> Html:
+    """The latest answers of both models."""
     latest = max(sample["step"] for sample in told)
     return el("div", [sample(each) for each in told if each["step"] == latest], cls="card samples")
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from engine.spec import RunSpec, settings
+from engine.spec import METHODS, Data, RunSpec, settings
 from studio.ui import figures, form
 from studio.ui.html import Child, Html, el
 from studio.ui.texts import text
@@ -10,6 +10,7 @@ from studio.ui.views.run import Story
 
 FACTS = (
     "device",
+    "layout",
     "dtype",
     "train_rows",
     "eval_rows",
@@ -24,9 +25,10 @@ FACTS = (
 
 def settings_of(story: Story) -> Html:
     """Every setting with its title: those that differ from the defaults first."""
-    bare = {"model": "", "data": {"dataset": ""}, "method": {"type": story.run.method}}
-    titles, defaults = form.titles(), settings(RunSpec.model_validate(bare))
-    mine = {name: stored(story.run.spec, name, defaults[name]) for name in titles if name in defaults}
+    titles = form.titles()
+    method = METHODS.get(story.run.method, METHODS["sft"])
+    defaults = settings(RunSpec(model="", data=Data(dataset=""), method=method()))
+    mine = {name: stored(story.run.spec, name, default) for name, default in defaults.items() if name in titles}
     changed: list[Child] = []
     same: list[Child] = []
     for name, value in mine.items():
@@ -60,7 +62,8 @@ def facts(story: Story) -> Child:
         return None
     pairs: list[Child] = []
     for name in FACTS:
-        value = told.get(name)
+        if (value := told.get(name)) is None:  # said by a version that did not know it
+            continue
         shown = figures.count(value) if isinstance(value, int) else str(value)
         pairs += [el("dt", text(f"fact.{name}")), el("dd", shown)]
     for package, version in (told.get("versions") or {}).items():

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from engine.failure import Failure
 from engine.rows import check, read, sniff, usable
 from engine.rows import json_files as json_files
+from engine.rows.tables import BATCH_BYTES, rows_at_once
 
 ASKED = {"role": "user", "content": "hi"}
 SAID = {"role": "assistant", "content": "yo"}
@@ -253,3 +254,26 @@ def test_law_every_format_gives_back_what_was_written(tmp_path_factory, pairs, f
         patch.setattr(json_files, "CHUNK", chunk)
         found = [raw.value for raw in read(path, format)]
     assert found == rows
+
+
+def test_a_parquet_file_that_unpacks_to_gigabytes_is_read_a_few_rows_at_a_time(tmp_path):
+    path = tmp_path / "data.parquet"
+    table = pyarrow.table({"text": pyarrow.array(["a" * 1_000_000] * 300)})
+    pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False)
+    assert path.stat().st_size < 2_000
+    most = rows_at_once(pyarrow.parquet.ParquetFile(path).metadata)
+    assert 1 <= most * 1_000_000 <= 2 * BATCH_BYTES
+    assert sum(1 for row in read(path, "parquet") if row.problem is None) == 300
+    small = tmp_path / "small.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [f"row {n}" for n in range(200)]}), small)
+    assert rows_at_once(pyarrow.parquet.ParquetFile(small).metadata) == 64
+
+
+def test_a_csv_file_under_a_json_name_is_told_to_be_one(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('prompt,completion\nhello,"a, b"\nagain,c\n')
+    with pytest.raises(Failure, match="looks like CSV, not JSONL") as caught:
+        sniff(path, "data.jsonl")
+    assert "data.csv" in caught.value.advice[0]
+    path.write_text("not json at all\nnor here\n")
+    assert sniff(path, "data.jsonl") == "jsonl"

@@ -37,6 +37,17 @@ def test_every_fault_of_a_spec_is_named_with_its_field(client):
         assert field in error["message"]
 
 
+def test_a_run_that_failed_is_retried_with_other_settings(client, studio, run_id):
+    assert client.post(f"/v1/runs/{run_id}/retry").status_code == 409
+    change = {"settings": {"lora.r": 2}, "effect": "half the adapter"}
+    with studio.session() as session:
+        run = session.get_one(Run, run_id)
+        run.status, run.error = "failed", {"code": "out_of_memory", "message": "Full.", "changes": [change]}
+    answer = client.post(f"/v1/runs/{run_id}/retry").json()
+    assert answer["status"] == "queued"
+    assert answer["spec"]["lora"]["r"] == 2
+
+
 def test_runs_are_filtered_and_paged(client, model, file_id, run_id):
     other = client.post("/v1/runs", json={"model": model, "data": {"dataset": file_id}, "name": "second"}).json()["id"]
     ids = [run["id"] for run in client.get("/v1/runs").json()["data"]]

@@ -106,6 +106,15 @@ def test_data_is_checked_without_a_server(atelier, tmp_path):
     assert (status, "empty" in err) == (1, True)
 
 
+def test_data_is_read_as_declared(atelier, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("Frage,answer\n2+2?,4\n")
+    status, out, _ = atelier("data", "check", str(file), "--map", "prompt=frage", "--set", "data.max_bad_fraction=0")
+    assert (status, "prompt, 1 of 1 rows usable" in out) == (0, True)
+    status, _, err = atelier("data", "check", str(file), "--map", "promt=frage")
+    assert (status, "“prompt”" in err) == (1, True)
+
+
 def test_data_and_models_are_added(atelier, tmp_path, model_folder):
     file = tmp_path / "rows.jsonl"
     file.write_text(ROW)

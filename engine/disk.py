@@ -1,0 +1,36 @@
+"""Space on the disk: what a run will write at most, and whether that is free before it starts."""
+
+import errno
+import shutil
+from pathlib import Path
+
+from engine.build import Built
+from engine.checkpoint import size_of
+from engine.spec import RunSpec
+
+MIB = 2**20
+STATE_BYTES = {"adamw_torch_fused": 8, "adamw_bf16": 4, "adamw_8bit": 2}  # of both moments, for each trained parameter
+WEIGHT_BYTES = {"adamw_bf16": 2}  # where a checkpoint holds the trained parameters in less than their own precision
+ASIDE = 32 * MIB  # tokenizer, card, events, log
+
+
+class NoSpace(OSError):
+    """The disk has less room than the run will need; `strerror` tells both."""
+
+
+def needed(built: Built, spec: RunSpec) -> int:
+    """Bytes of all checkpoints that are kept, the best one, one that is being written, and the result."""
+    optim, weights, moments = spec.optimizer.optim, 0, 0
+    for value in built.parameters().values():
+        weights += value.numel() * WEIGHT_BYTES.get(optim, value.element_size())
+        moments += value.numel() * STATE_BYTES[optim]
+    kept = spec.saving.save_total_limit + spec.saving.load_best_model_at_end + 1
+    return kept * (weights + moments) + weights + ASIDE
+
+
+def check(folder: Path, wanted: int) -> None:
+    """Raise NoSpace unless `wanted` bytes fit beside what is there; what the run wrote before counts as room."""
+    free = shutil.disk_usage(folder).free + size_of(folder)
+    if wanted > free:
+        message = f"The run needs about {wanted / MIB:,.0f} MiB on the disk, and {free / MIB:,.0f} MiB are free"
+        raise NoSpace(errno.ENOSPC, message, str(folder))

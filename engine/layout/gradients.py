@@ -1,0 +1,73 @@
+"""Gradients of trained parameters, made whole: one sum per group of processes, after a step's last backward pass."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from engine.failure import Failure
+from engine.layout.mesh import Group, Mesh
+from engine.layout.placement import Placement
+
+
+class Gradients:
+    """The gradients of all trained parameters of one process.
+
+    A step's loss is divided by the whole step's count before backward, so gradients are summed, never averaged.
+    Raises Failure for a parameter that no placement knows: it would drift apart between processes without a sound.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], mesh: Mesh) -> None:
+        self._parameters = list(parameters.values())
+        self._mesh = mesh
+        if mesh.world.size == 1:
+            return
+        _scan(parameters, placements)
+        self._weights = [placements[name].pieces / mesh.world.size for name in parameters]
+        self._groups: dict[int, tuple[Group, list[nn.Parameter]]] = {}
+        for name, value in parameters.items():
+            group = placements[name].sums
+            self._groups.setdefault(id(group), (group, []))[1].append(value)
+
+    def synchronise(self) -> None:
+        """Sum over the processes that share each parameter: one flat all-reduce per group. Missing ones are zeros."""
+        if self._mesh.world.size == 1:
+            return
+        for group, members in self._groups.values():
+            for value in members:
+                if value.grad is None:
+                    value.grad = torch.zeros_like(value)
+            if group.size == 1:
+                continue
+            flat = group.sum_(torch.cat([_gradient(value).reshape(-1) for value in members]))
+            for value, part in zip(members, flat.split([value.numel() for value in members]), strict=True):
+                _gradient(value).copy_(part.view_as(value))
+
+    def norm(self) -> Tensor:
+        """Norm of the whole gradient, the same on every process: each piece counts once."""
+        found = [value.grad for value in self._parameters if value.grad is not None]
+        if not found:
+            return torch.zeros(())
+        if self._mesh.world.size == 1:
+            return torch.nn.utils.get_total_norm(found)
+        norms = torch._foreach_norm(found)
+        squares = torch.stack([norm.square() * weight for norm, weight in zip(norms, self._weights, strict=True)])
+        return self._mesh.world.sum_(squares.sum()).sqrt()
+
+
+def _gradient(value: nn.Parameter) -> Tensor:
+    assert value.grad is not None
+    return value.grad
+
+
+def _scan(parameters: Mapping[str, Any], placements: Mapping[str, Placement]) -> None:
+    """Refuse what would train without the others' gradients."""
+    lost = [name for name, value in parameters.items() if name not in placements or isinstance(value, DTensor)]
+    if lost:
+        raise Failure(
+            "gradient_not_shared",
+            f"{len(lost)} trained parameters have no way to sum their gradients over devices: {', '.join(lost[:3])}.",
+            ["Train on one device.", "Name other layers as Target modules."],
+        )

@@ -1,0 +1,157 @@
+"""The processes of a run as a mesh: who shares what with whom. One process is the smallest, and needs no network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from engine.layout.degrees import Degrees
+
+T = TypeVar("T")
+PATIENCE = timedelta(hours=2)  # the slowest thing that others wait for: one process reading or writing alone
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Some processes that work together: how many, which of them this one is, and torch's handle (None: only this)."""
+
+    size: int = 1
+    index: int = 0
+    handle: Any = None
+
+    def sum_(self, value: Tensor) -> Tensor:
+        """Sum over the group, in place."""
+        if self.size > 1:
+            dist.all_reduce(value, group=self.handle)
+        return value
+
+    def gather(self, value: Tensor) -> list[Tensor]:
+        """Everybody's tensor of this shape, in order."""
+        if self.size == 1:
+            return [value]
+        parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        dist.all_gather(parts, value.contiguous(), group=self.handle)
+        return parts
+
+
+ONLY_THIS = Group()
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """The place of this process among the others of the run.
+
+    `tensor`, `context`, `expert`: those that share one layer, one sequence, one set of experts. `batches`: those with
+    micro-batches of their own (same slice, same stretch). `slices`: those with the same slice of every layer, whose
+    gradients belong together. `holders`: those that keep the same experts.
+    """
+
+    degrees: Degrees = field(default_factory=Degrees)
+    rank: int = 0
+    world: Group = ONLY_THIS
+    tensor: Group = ONLY_THIS
+    context: Group = ONLY_THIS
+    expert: Group = ONLY_THIS
+    batches: Group = ONLY_THIS
+    slices: Group = ONLY_THIS
+    holders: Group = ONLY_THIS
+
+    @property
+    def main(self) -> bool:
+        """Whether this process speaks and writes for the run."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[T], idle: T) -> list[T]:
+        """The items of this process: as many on every process, the last one `idle` where they do not divide evenly."""
+        mine = list(items[self.batches.index :: self.batches.size])
+        rounds = -(-len(items) // self.batches.size)
+        return mine + [idle] * (rounds - len(mine))
+
+    def total(self, values: Mapping[str, float]) -> dict[str, float]:
+        """Sums, by name, over all that have micro-batches of their own; names that some lack count as 0 there."""
+        told = [values] if self.batches.size == 1 else self._everyones(values, self.batches)
+        names = dict.fromkeys(name for one in told for name in one)
+        return {name: sum(one.get(name, 0.0) for one in told) for name in names}
+
+    def everyones(self, value: T) -> list[T]:
+        """Every process's value, by rank, on every process."""
+        return [value] if self.world.size == 1 else self._everyones(value, self.world)
+
+    @staticmethod
+    def _everyones(value: T, group: Group) -> list[T]:
+        box: list[Any] = [None] * group.size
+        dist.all_gather_object(box, value, group=group.handle)
+        return box
+
+    def once(self, work: Callable[[], T]) -> T:
+        """What the main process finds, everywhere; the others wait for it and do not look for themselves."""
+        if self.world.size == 1:
+            return work()
+        box: list[Any] = [work() if self.main else None]
+        dist.broadcast_object_list(box, src=0)
+        found: T = box[0]
+        return found
+
+
+def join(degrees: Degrees, device: torch.device) -> Mesh:
+    """Meet the other processes of the run, which torchrun's environment names, and form the groups."""
+    if degrees.processes == 1:
+        return Mesh()
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
+    if not dist.is_initialized():
+        backend = {"cuda": "cpu:gloo,cuda:nccl", "xpu": "cpu:gloo,xpu:xccl"}.get(device.type, "gloo")
+        dist.init_process_group(backend, timeout=PATIENCE)
+    rank = dist.get_rank()
+    tensor, context, batch, expert = (
+        getattr(degrees, f"{name}_index") for name in ("tensor", "context", "batch", "expert")
+    )
+    return Mesh(
+        degrees=degrees,
+        rank=rank,
+        world=Group(degrees.processes, rank, dist.group.WORLD),
+        tensor=_group(degrees, lambda one: (batch(one), context(one))),
+        context=_group(degrees, lambda one: (batch(one), tensor(one))),
+        expert=_group(degrees, lambda one: one // degrees.expert),
+        batches=_group(degrees, lambda one: (context(one), tensor(one))),
+        slices=_group(degrees, tensor),
+        holders=_group(degrees, expert),
+    )
+
+
+def _group(degrees: Degrees, shared: Callable[[int], Any]) -> Group:
+    """The processes for which `shared` is the same as here. Everybody makes every group, as torch demands."""
+    rank = dist.get_rank()
+    members: dict[Any, list[int]] = {}
+    for one in range(degrees.processes):
+        members.setdefault(shared(one), []).append(one)
+    mine = members[shared(rank)]
+    if len(mine) == 1:
+        return ONLY_THIS
+    if len(mine) == degrees.processes:
+        return Group(len(mine), rank, dist.group.WORLD)
+    handle, _ = dist.new_subgroups_by_enumeration(list(members.values()))
+    return Group(len(mine), mine.index(rank), handle)
+
+
+def processes() -> int:
+    """Processes that this one was started among."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """The number of this process among them; 0 speaks and writes for the run."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def leave() -> None:
+    """Say goodbye to the others."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

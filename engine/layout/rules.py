@@ -1,0 +1,153 @@
+"""What cannot be split how, told before anything runs: from the spec and the model's config.json alone. No torch.
+
+Whatever these rules do not know (a plan that transformers lacks for a family) is refused by the engine when it loads.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.layout.degrees import Degrees
+from engine.spec import RunSpec
+
+EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
+CARRIES = ("linear", "mamba", "recurrent", "conv", "rwkv", "hybrid")  # in names of layers that carry a state along
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A setting that cannot be, why, and what to do instead."""
+
+    setting: str
+    why: str
+    advice: str
+
+
+def refusals(spec: RunSpec, config: Mapping[str, Any], degrees: Degrees) -> list[Refusal]:
+    """Everything about a layout that cannot be, the first being the one to tell."""
+    text = config.get("text_config") or config
+    found = [*_experts(text, degrees), *_tensor(spec, text, degrees), *_context(text, degrees), *_whole(spec, degrees)]
+    return [*found, *_methods(spec, degrees)]
+
+
+def _experts(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
+    ways, experts = degrees.expert, next((text[name] for name in EXPERT_COUNTS if text.get(name)), 0)
+    if ways == 1:
+        return
+    if not experts:
+        yield Refusal("layout.expert", "This model has no routed experts to spread.", "Set Expert to 1.")
+    elif experts % ways:
+        yield Refusal(
+            "layout.expert",
+            f"{experts} experts do not divide among {ways} devices.",
+            f"Choose an Expert degree that divides {experts}.",
+        )
+    if degrees.copy % ways:
+        yield Refusal(
+            "layout.expert",
+            f"Experts are spread over the devices of one copy of the model, of which there are {degrees.copy}.",
+            f"Choose an Expert degree that divides {degrees.copy} (shard x tensor x context).",
+        )
+    elif ways % degrees.tensor:
+        yield Refusal(
+            "layout.expert",
+            "Devices that compute each layer together share their tokens, so they must all be in one expert group.",
+            f"Choose an Expert degree that is a multiple of {degrees.tensor} (tensor).",
+        )
+
+
+def _tensor(spec: RunSpec, text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
+    ways = degrees.tensor
+    if ways == 1:
+        return
+    for name, what in (("num_attention_heads", "attention heads"), ("num_key_value_heads", "key-value heads")):
+        heads = text.get(name)
+        if isinstance(heads, int) and heads % ways:
+            yield Refusal(
+                "layout.tensor",
+                f"A device keeps whole heads, and {heads} {what} do not divide among {ways}.",
+                f"Choose a Tensor degree that divides {heads}.",
+            )
+    if spec.lora.lora_dropout and not spec.training.full_finetuning:
+        yield Refusal(
+            "lora.lora_dropout",
+            "Devices that compute a layer together would each drop other inputs of the adapter.",
+            "Set Dropout to 0, or Tensor to 1.",
+        )
+
+
+def _context(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
+    ways = degrees.context
+    if ways == 1:
+        return
+    layers = {str(kind) for kind in text.get("layer_types") or ()} | {str(text.get("model_type", ""))}
+    if carried := sorted(kind for kind in layers if any(part in kind for part in CARRIES)):
+        yield Refusal(
+            "layout.context",
+            f"Layers of this model carry a state from token to token ({', '.join(carried)}), along the whole sequence.",
+            "Set Context to 1, and Shard higher.",
+        )
+    if text.get("index_topk"):
+        yield Refusal(
+            "layout.context",
+            "This model's attention first picks the tokens it looks at, which takes the whole sequence.",
+            "Set Context to 1, and Shard higher.",
+        )
+    heads = text.get("num_attention_heads")
+    groups = text.get("num_key_value_heads") or heads
+    if not isinstance(heads, int) or not isinstance(groups, int):
+        return
+    local, local_groups = heads // degrees.tensor, max(1, groups // degrees.tensor)
+    if local % ways or (local_groups % ways and ways % local_groups):
+        yield Refusal(
+            "layout.context",
+            f"For attention each device takes whole heads of the whole sequence; {local} heads on {local_groups} "
+            f"key-value heads do not divide among {ways}.",
+            "Choose a smaller Context degree.",
+        )
+
+
+def _whole(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
+    """What needs a whole weight, or a whole state of one, where a layout cuts it."""
+    training = spec.training
+    if degrees.processes > 1 and training.full_finetuning:
+        yield Refusal(
+            "training.full_finetuning",
+            "Training all weights is not split over devices yet: only adapters sum their gradients.",
+            "Train an adapter, or use one device.",
+        )
+    if not degrees.sharded:
+        return
+    if spec.lora.use_dora:
+        yield Refusal(
+            "lora.use_dora",
+            "DoRA measures each whole weight, and on this layout no device has one.",
+            "Turn off DoRA, or split by Data only.",
+        )
+    if training.quantization != "none":
+        yield Refusal(
+            "training.quantization",
+            "A quantised base is packed in blocks that are not cut while it loads.",
+            "Turn off quantisation, or split by Data only.",
+        )
+    if spec.optimizer.optim == "adamw_8bit" and (degrees.tensor > 1 or degrees.expert > 1):
+        yield Refusal(
+            "optimizer.optim",
+            "8-bit states are kept in blocks over whole matrices, which this layout cuts.",
+            "Choose adamw_torch_fused or adamw_bf16.",
+        )
+
+
+def _methods(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
+    if spec.method.type == "grpo" and degrees.processes > 1:
+        yield Refusal("layout.data", "Answers are sampled on one device.", "Set every degree to 1.")
+    if spec.adapter_from and degrees.processes > 1:
+        yield Refusal(
+            "adapter_from", "An earlier run's adapter is read whole, on one device.", "Set every degree to 1."
+        )
+    if spec.lora.adapts_experts and (spec.lora.lora_dropout or spec.lora.use_dora):
+        yield Refusal(
+            "lora.target_modules",
+            "Adapters of routed experts have neither dropout nor DoRA in PEFT.",
+            "Set Dropout to 0 and turn off DoRA, or use all-linear.",
+        )

@@ -1,0 +1,49 @@
+"""Weights cut while they load, by transformers (FSDP2, tensor, expert), and the forward pass that gathers them.
+
+transformers reads of each file only what this process keeps, and gathers a layer's weights (FSDP2) while it computes.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from transformers.distributed.configuration_utils import DistributedConfig
+
+from engine.layout.degrees import Degrees
+
+T = TypeVar("T")
+
+
+def loading(degrees: Degrees) -> dict[str, Any]:
+    """What `from_pretrained` is told, so that each process reads its own part; nothing when copies are whole."""
+    if not degrees.sharded:
+        return {}
+    config = DistributedConfig(
+        dp_replicate_size=degrees.data,
+        fsdp_size=degrees.shard * degrees.context,
+        tp_size=degrees.tensor,
+        ep_size=degrees.expert,
+        ep_implementation="all_to_all",
+    )
+    return {"distributed_config": config}
+
+
+def open_forward(model: Any) -> None:
+    """Let `inside` run code of ours within the model's own forward pass."""
+    plain = model.forward
+
+    @wraps(plain)
+    def forward(*given: Any, inside: Callable[[], Any] | None = None, **named: Any) -> Any:
+        return plain(*given, **named) if inside is None else inside()
+
+    model.__dict__["forward"] = forward
+
+
+def inside(model: Any, work: Callable[[], T]) -> T:
+    """Do `work` within the model's forward pass.
+
+    FSDP2 gathers and frees weights around calls of modules, and counts on the outermost one being called first; so
+    nothing may call the trunk or the head by itself.
+    """
+    result: T = model(inside=work)
+    return result

@@ -1,0 +1,1 @@
+"""`python -m engine.parity`: every layout trains every family of models to the numbers of one process."""

@@ -1,0 +1,154 @@
+"""The cells of the table: which family is trained on which layout, and what else is asked of it there."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.layout.degrees import Degrees
+from engine.parity.families import ALONE, FLOAT32_ROUTERS, ROUTED
+from engine.spec import RunSpec
+
+EXACT = 1e-12
+FLOAT32 = 1e-6  # where transformers computes a part in float32 whatever the model's precision is
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One family on one layout; `micro_batches` per step over all devices; `recompute`: activations in backward.
+
+    `checkpoint`: the state after step 3 is saved, or read instead of training the first three steps.
+    """
+
+    family: str
+    degrees: Degrees
+    recompute: bool = False
+    micro_batches: int = 4
+    checkpoint: Literal["", "saved", "resumed"] = ""
+
+    @property
+    def reference(self) -> str:
+        """Name of the one-process trace that it is compared with."""
+        return f"{self.family}-{self.micro_batches}"
+
+    @property
+    def layout(self) -> str:
+        """The layout as a person reads it, with what else is asked of it."""
+        more = ["recomputed"] * self.recompute + [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
+        return ", ".join([str(self.degrees), *more, *([self.checkpoint] if self.checkpoint else [])])
+
+    @property
+    def tolerance(self) -> float:
+        """How far any number may be from that of one process.
+
+        A router in float32 rounds what comes in; where a layout adds up in another order, that may flip a last bit.
+        """
+        reorders = self.degrees.tensor > 1 or self.degrees.context > 1 or self.checkpoint == "resumed"
+        return FLOAT32 if reorders and self.family in FLOAT32_ROUTERS else EXACT
+
+    @property
+    def possible(self) -> bool:
+        """Whether the family can be split like this; see `engine.layout.rules`."""
+        if self.degrees.expert > 1 and self.family not in ROUTED:
+            return False
+        return self.degrees.context == 1 or self.family not in ALONE
+
+    def spec(self, folder: Path) -> RunSpec:
+        """The run that is made of it."""
+        targets = "all-linear+experts" if self.family in ROUTED else "all-linear"
+        return RunSpec.model_validate(
+            {
+                "model": str(folder / self.family),
+                "data": {"dataset": "made up"},
+                "lora": {"r": 4, "lora_alpha": 8, "target_modules": targets},
+                "optimizer": {"learning_rate": 1e-2, "weight_decay": 0.01, "lr_scheduler_type": "constant"},
+                "training": {"device": "cpu", "max_steps": 5, "gradient_checkpointing": self.recompute},
+                "layout": asdict(self.degrees),
+            }
+        )
+
+    def told(self) -> dict[str, Any]:
+        """As JSON for the processes of a launch."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> "Cell":
+        """What `told` gave."""
+        return cls(**{**told, "degrees": Degrees(**told["degrees"])})
+
+
+ON_TWO = [
+    Degrees(data=2),
+    Degrees(shard=2),
+    Degrees(tensor=2),
+    Degrees(context=2),
+    Degrees(shard=2, expert=2),
+    Degrees(tensor=2, expert=2),
+]
+ON_FOUR = [
+    Degrees(shard=4),
+    Degrees(context=4),
+    Degrees(data=2, shard=2),
+    Degrees(data=2, tensor=2),
+    Degrees(data=2, context=2),
+    Degrees(shard=2, tensor=2),
+    Degrees(shard=2, context=2),
+    Degrees(tensor=2, context=2),
+    Degrees(shard=4, expert=2),
+    Degrees(shard=4, expert=4),
+    Degrees(data=2, shard=2, expert=2),
+    Degrees(shard=2, tensor=2, expert=2),
+    Degrees(shard=2, tensor=2, expert=4),
+    Degrees(shard=2, context=2, expert=2),
+    Degrees(tensor=2, context=2, expert=2),
+]
+COMPOSITE = {
+    "llama": Degrees(shard=2, tensor=2),
+    "qwen3": Degrees(tensor=2, context=2),
+    "mistral": Degrees(shard=2, context=2),
+    "gemma3_text": Degrees(data=2, context=2),
+    "gpt_oss": Degrees(shard=2, context=2, expert=2),
+    "qwen3_moe": Degrees(shard=2, tensor=2, expert=4),
+    "deepseek_v3": Degrees(tensor=2, context=2, expert=2),
+    "glm4_moe": Degrees(shard=4, expert=2),
+    "mistral_large4": Degrees(shard=4, expert=4),
+    "qwen3_5_text": Degrees(shard=2, tensor=2),
+    "qwen3_5_moe_text": Degrees(shard=2, tensor=2, expert=2),
+}
+"""Each family on one composite layout, for the quick table."""
+
+
+HARDER = (Degrees(shard=4), Degrees(shard=2, tensor=2), Degrees(shard=2, context=2, expert=2))
+"""Layouts on which activations are also recomputed, with three micro-batches for the devices: one has no token."""
+
+MOVED = ("qwen3_moe", "gpt_oss")
+"""Families whose checkpoint is saved on four devices and resumed on two and on one."""
+
+
+def full(families: list[str]) -> Iterator[Cell]:
+    """Every family on every layout that it can be split like, and what is harder than usual on a few."""
+    for degrees in ON_FOUR + ON_TWO:
+        for family in families:
+            yield Cell(family, degrees)
+            if degrees in HARDER:
+                yield replace(Cell(family, degrees), recompute=True, micro_batches=3)
+    yield from _moved(families)
+
+
+def quick(families: list[str]) -> Iterator[Cell]:
+    """Each family on one composite layout, each layout on two families, and a checkpoint moved."""
+    for family in families:
+        yield Cell(family, COMPOSITE[family])
+    for degrees in ON_FOUR:
+        for family in ("qwen3", "gpt_oss", "qwen3_moe")[degrees.expert > 1 :][:2]:
+            if family in families and COMPOSITE[family] != degrees:
+                yield Cell(family, degrees, recompute=degrees in HARDER, micro_batches=3 if degrees in HARDER else 4)
+    yield from _moved([family for family in families if family == MOVED[0]])
+
+
+def _moved(families: list[str]) -> Iterator[Cell]:
+    for family in MOVED:
+        if family in families:
+            yield Cell(family, Degrees(shard=2, tensor=2), checkpoint="saved")
+            yield Cell(family, Degrees(shard=2, expert=2), checkpoint="resumed")
+            yield Cell(family, Degrees(), checkpoint="resumed")

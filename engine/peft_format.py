@@ -1,0 +1,70 @@
+"""The adapter in PEFT's names and shapes, so that stock PEFT puts every part of it where it was trained.
+
+Two things differ from what is held in memory. Adapters of routed experts are `target_parameters` in PEFT: one matrix
+for all experts, nested around the module. And on some families of experts PEFT reads the names of dense layers
+(`gate_proj`) as those of routed experts, so dense layers are named there by their weights.
+"""
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from peft import PeftConfig, get_peft_model_state_dict
+from peft.tuners.lora.layer import Linear as LoraLinear
+from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+from torch import Tensor
+
+from engine import experts
+
+PREFIX = "base_model.model."
+
+
+def state_dict(adapter: Any, model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Whole trained weights by their names in the model, as PEFT names and shapes them in its file."""
+    routed = dict(experts.adapted(model))
+    dense = {PREFIX + name: value for name, value in weights.items() if _owner(name) not in routed}
+    found: dict[str, Tensor] = get_peft_model_state_dict(adapter, state_dict=dense, save_embedding_layers=False)
+    for name, value in weights.items():
+        if (module := _owner(name)) in routed:
+            kind, matrix = name.removeprefix(f"{module}.").split(".")
+            up, _down = experts.matrices(routed[module])
+            nested = f"{module}.base_layer" if matrix == up else module  # the last one listed is the outermost
+            found[f"{PREFIX}{nested}.{kind}.weight"] = _stacked(kind, value)
+    return {name: value.contiguous() for name, value in found.items()}
+
+
+def _owner(name: str) -> str:
+    """The experts module of an adapter parameter, were it one: `<module>.lora_A.<matrix>`."""
+    return name.rsplit(".", 2)[0]
+
+
+def _stacked(kind: str, value: Tensor) -> Tensor:
+    """A (E, R, I) -> (E R, I), expert by expert; B (E, O, R) -> (O, R E), rank by rank."""
+    if kind == "lora_A":
+        return value.reshape(-1, value.shape[-1])
+    return value.permute(1, 2, 0).reshape(value.shape[1], -1)
+
+
+def config_of(model: Any, config: PeftConfig) -> PeftConfig:
+    """The config that makes stock PEFT adapt the same matrices."""
+    shown: Any = copy.deepcopy(config)
+    shown.inference_mode = True
+    parameters = [
+        re.sub(r"^.*\.\d+\.", "", f"{name}.{matrix}")
+        for name, module in experts.adapted(model)
+        for matrix in experts.matrices(module)
+    ]
+    read: Any = copy.deepcopy(config)
+    convert_peft_config_for_transformers(read, model, None)
+    if isinstance(shown.target_modules, set) and isinstance(read.target_modules, set):
+        misread = shown.target_modules - read.target_modules
+        shown.target_modules = shown.target_modules & read.target_modules
+        layers = [name for name, layer in model.named_modules() if isinstance(layer, LoraLinear)]
+        parameters += [f"{name}.weight" for name in layers if name.rpartition(".")[2] in _leaves(misread)]
+    shown.target_parameters = list(dict.fromkeys(parameters)) or None
+    return cast(PeftConfig, shown)
+
+
+def _leaves(names: set[str]) -> set[str]:
+    return {name.rpartition(".")[2] for name in names}

@@ -1,0 +1,68 @@
+"""A run on several devices of this host: a process for each, and this one, which starts them and outlives them."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from engine import events, ranks
+from engine.events import Finished
+from engine.layout.degrees import devices_of
+from engine.layout.mesh import processes
+from engine.ranks import Meeting
+from engine.rundir import RunDir
+from engine.stopping import Signals
+
+
+def needed(folder: RunDir) -> int:
+    """How many processes are to be started for a run: 0 when this process is one of them, or the only one."""
+    if processes() > 1:
+        return 0
+    try:
+        wanted = devices_of(folder.read_spec().layout)
+    except (FileNotFoundError, ValueError):  # told, like every fault, by the run itself
+        return 0
+    return wanted if wanted > 1 else 0
+
+
+def lead(folder: RunDir, count: int, meeting: Meeting) -> int:
+    """Run the folder's training in `count` processes, this host's share of them here; exit status as `engine.train`.
+
+    The first process speaks for the run. When it could not (another one failed, and took it along), this one says why.
+    """
+    share, rest = divmod(count, meeting.hosts)
+    if rest:
+        sys.stderr.write(f"A layout of {count} devices cannot be spread evenly over {meeting.hosts} hosts.\n")
+        return 2
+    folder.failure.unlink(missing_ok=True)
+    hidden = "CUDA_VISIBLE_DEVICES"  # transformers splits over an accelerator whenever it sees one
+    extra = {hidden: ""} if folder.read_spec().training.device == "cpu" else {}
+    before = folder.events.stat().st_size if folder.events.exists() else 0
+    with _asking(folder):
+        code = ranks.launch(["-m", "engine", "train", str(folder.path)], share, extra, meeting)
+    if meeting.host:
+        return code
+    last = [event for _, event in events.read(folder.events, before) if isinstance(event, Finished)]
+    if last:
+        return 1 if last[-1].status == "failed" else 0
+    if not folder.failure.exists():
+        return code or 1
+    events.append(folder.events, Finished.model_validate_json(folder.failure.read_bytes()))
+    return 1
+
+
+@contextmanager
+def _asking(folder: RunDir) -> Iterator[None]:
+    """Inside the block a first SIGTERM or Ctrl-C asks the run to pause, since it must end in all processes at once."""
+    with Signals(heard=partial(folder.ask_to_stop, "pause")).listening():
+        yield
+
+
+def say_failure(folder: RunDir, finished: Finished) -> None:
+    """Keep the failure of a process that does not speak for the run; the first one counts."""
+    sys.stderr.write(f"{finished.message}\n")
+    try:
+        with folder.failure.open("x", encoding="utf-8") as file:
+            file.write(finished.model_dump_json())
+    except FileExistsError:
+        return

@@ -1,0 +1,132 @@
+"""A run on several devices of one host: started, spoken for, stopped and ended together."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine import events, ranks, team
+from engine.events import Finished, Started, Step
+from engine.parity.table import LAUNCH
+from engine.rundir import RunDir
+from engine.stopping import Signals
+from engine.train import train
+from tests.services import wait_until
+
+
+def launch(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    root = str(Path(__file__).parents[2])
+    environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
+    program = ["-m", "tests.engine.rank_for_tests", str(folder), *arguments]
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, "2", *program], stdin=subprocess.PIPE, env=environment, stderr=subprocess.DEVNULL
+    )
+
+
+def pids(folder: Path) -> list[int]:
+    return [int(path.read_text()) for path in folder.iterdir() if path.read_text()]
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_no_process_outlives_its_agent_however_it_ended(tmp_path):
+    agent = launch(tmp_path)
+    wait_until(lambda: len(pids(tmp_path)) == 2, "both processes", 60)
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    wait_until(lambda: all(gone(pid) for pid in pids(tmp_path)), "their end", 30)
+
+
+def test_one_that_fails_ends_the_others_and_its_exit_code_is_told(tmp_path):
+    agent = launch(tmp_path, "1")
+    assert agent.wait(timeout=120) == 7
+    assert all(gone(pid) for pid in pids(tmp_path))
+
+
+def test_a_run_on_two_devices_is_one_run(make_run):
+    run = make_run(
+        layout={"data": 1, "shard": 2, "tensor": 1, "expert": 1, "context": 1},
+        training={"max_steps": 4, "dtype": "float32", "device": "cpu"},
+        saving={"sample_prompts": 1, "save_steps": 2, "eval_steps": 2},
+    )
+    assert train(run.path) == 0
+    said = [event for _, event in events.read(run.events)]
+    (started,) = [event for event in said if isinstance(event, Started)]
+    assert (started.devices, started.layout, started.micro_batches) == (2, "shard 2", 2)
+    steps = [event for event in said if isinstance(event, Step)]
+    assert [step.step for step in steps] == [1, 2, 3, 4]
+    assert [memory.device for memory in steps[-1].memory] == ["cpu", "cpu:1"]
+    assert said[-1].status == "succeeded"
+
+
+def test_a_run_over_two_hosts_is_one_run(make_run):
+    run = make_run(
+        layout={"data": 2, "shard": 1, "tensor": 1, "expert": 1, "context": 1},
+        data={"eval_fraction": 0.0},
+        training={"max_steps": 2, "dtype": "float32", "device": "cpu"},
+        saving={"sample_prompts": 0},
+    )
+    endpoint = f"127.0.0.1:{ranks._free_port()}"
+    command = [sys.executable, "-m", "engine", "train", str(run.path), "--hosts", "2", "--meet", endpoint, "--host"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    agents = [
+        subprocess.Popen([*command, host], stdin=subprocess.DEVNULL, env=environment, stderr=subprocess.DEVNULL)
+        for host in "01"
+    ]
+    assert [agent.wait(timeout=200) for agent in agents] == [0, 0]
+    said = [event for _, event in events.read(run.events)]
+    assert [event.step for event in said if isinstance(event, Step)] == [1, 2]
+    assert said[-1].status == "succeeded"
+
+
+def test_devices_that_hosts_cannot_share_evenly_are_refused(folder):
+    assert team.lead(folder, 2, ranks.Meeting(hosts=3, endpoint="127.0.0.1:1")) == 2
+
+
+@pytest.fixture
+def folder(make_run) -> RunDir:
+    return make_run(layout={"shard": 2})
+
+
+def test_the_agent_says_why_when_the_first_process_could_not(folder, monkeypatch):
+    failure = Finished(status="failed", step=3, code="out_of_memory", message="The device ran out of memory.")
+
+    def one_fails(*_):
+        team.say_failure(folder, failure)
+        team.say_failure(folder, failure.model_copy(update={"message": "A later one."}))
+        return 1
+
+    monkeypatch.setattr(ranks, "launch", one_fails)
+    assert team.lead(folder, 2, ranks.Meeting()) == 1
+    assert [event for _, event in events.read(folder.events)] == [failure]
+
+
+def test_the_agent_is_silent_when_the_first_process_said_how_it_ended(folder, monkeypatch):
+    paused = Finished(status="paused", step=3)
+
+    def ends(*_):
+        events.append(folder.events, paused)
+        return 1
+
+    monkeypatch.setattr(ranks, "launch", ends)
+    assert team.lead(folder, 2, ranks.Meeting()) == 0
+    assert [event for _, event in events.read(folder.events)] == [paused]
+
+
+def test_a_signal_to_the_agent_asks_all_processes_to_pause(folder):
+    with Signals(heard=lambda: folder.ask_to_stop("pause")).listening():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert folder.stop_asked() == "pause"
+
+
+def test_only_a_layout_of_several_devices_needs_a_team(folder, make_run, monkeypatch):
+    assert team.needed(folder) == 2
+    assert team.needed(make_run("one")) == 0
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert team.needed(folder) == 0
