@@ -10,6 +10,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from studio.api import login
 from studio.api.guard import FORM_OVERHEAD_BYTES, Guard
+from studio.api.lost import Lost
 from studio.api.routes import add_routes
 from studio.auth import Gate, check_exposure
 from studio.context import make_studio
@@ -58,5 +59,6 @@ def build_api(settings: Settings) -> FastAPI:
     add_routes(app)
     most = settings.max_upload_mib * 2**20
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=most + FORM_OVERHEAD_BYTES)
+    app.add_middleware(Lost)
     app.add_middleware(Guard, gate=gate, max_upload_bytes=most)  # added last: outermost
     return app

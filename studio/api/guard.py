@@ -97,7 +97,7 @@ class Guard:
             return refusal
         if connection.scope["path"] in OPEN_PATHS:
             return None
-        if _wants_page(connection):
+        if wants_page(connection):
             path = connection.scope["path"] + (f"?{query}" if (query := connection.url.query) else "")
             return RedirectResponse(f"/login?next={quote(path, safe='')}", 303)
         return error_response(
@@ -177,7 +177,7 @@ def add_headers(headers: MutableHeaders, path: str) -> None:
         headers.setdefault("Cache-Control", "no-store")
 
 
-def _wants_page(connection: HTTPConnection) -> bool:
+def wants_page(connection: HTTPConnection) -> bool:
     """Whether a person's browser is opening a page (and not a program calling the API)."""
     path, method = connection.scope["path"], connection.scope.get("method", "")
     is_api = path.startswith(("/v1/", "/gradio_api/"))

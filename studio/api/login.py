@@ -1,4 +1,4 @@
-"""The login page: one form that works without JavaScript, on a phone, in the dark, and loads nothing."""
+"""The login page: one form."""
 
 from html import escape
 from urllib.parse import parse_qs
@@ -7,41 +7,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from studio.api.guard import MOST_LOGIN_BYTES, address_of
+from studio.api.plain import page
 from studio.auth import SESSION_SECONDS, Gate
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>Log in · Atelier</title>
-<style>
-:root {{ --back: #f6f7f9; --card: #fff; --text: #1b1f24; --soft: #57606a; --line: #8c959f;
-  --act: #1f5fbf; --bad: #b3261e }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --back: #0e1116; --card: #171b22; --text: #e6e9ee; --soft: #a3adb8; --line: #6b7684;
-    --act: #2f6fd0; --bad: #ff8a80 }}
-}}
-* {{ box-sizing: border-box }}
-body {{ margin: 0; min-height: 100vh; min-height: 100dvh; display: grid; place-items: center; padding: 1rem;
-  background: var(--back); color: var(--text); font: 1rem/1.5 system-ui, sans-serif }}
-main {{ width: 100%; max-width: 22rem; background: var(--card); border-radius: 12px; padding: 1.75rem }}
-h1 {{ margin: 0 0 .25rem; font-size: 1.4rem }}
-p {{ margin: 0 0 1.25rem; color: var(--soft) }}
-label {{ display: block; margin-bottom: .35rem; font-weight: 600 }}
-input, button {{ width: 100%; font: inherit; border-radius: 8px; padding: .65rem .75rem; min-height: 44px }}
-input {{ border: 1px solid var(--line); background: transparent; color: inherit; margin-bottom: 1rem }}
-button {{ border: 0; background: var(--act); color: #fff; font-weight: 600; cursor: pointer }}
-:focus-visible {{ outline: 3px solid var(--act); outline-offset: 2px }}
-[role=alert] {{ color: var(--bad); font-weight: 600 }}
-</style>
-</head>
-<body>
-<main>
-<h1>Atelier</h1>
-<p>This studio is protected by a password.</p>
+_FORM = """<p>This studio is protected by a password.</p>
 {problem}<form method="post" action="/login">
 <input type="hidden" name="next" value="{next}">
 <input type="text" name="username" value="atelier" autocomplete="username" hidden>
@@ -49,9 +18,6 @@ button {{ border: 0; background: var(--act); color: #fff; font-weight: 600; curs
 <input id="password" name="password" type="password" autocomplete="current-password" required autofocus{invalid}>
 <button type="submit">Log in</button>
 </form>
-</main>
-</body>
-</html>
 """
 
 
@@ -59,8 +25,8 @@ def login_page(after: str, problem: str = "", status: int = 200, headers: dict[s
     """The form; `after` is where to go once logged in, `problem` what went wrong with the last try."""
     alert = f'<p role="alert" id="problem">{escape(problem)}</p>\n' if problem else ""
     invalid = ' aria-invalid="true" aria-describedby="problem"' if problem else ""
-    text = _PAGE.format(problem=alert, next=escape(after, quote=True), invalid=invalid)
-    return HTMLResponse(text, status, {"Content-Security-Policy": _POLICY} | (headers or {}))
+    form = _FORM.format(problem=alert, next=escape(after, quote=True), invalid=invalid)
+    return page("Log in", "Atelier", form, status, headers)
 
 
 def safe_next(target: str) -> str:

@@ -46,6 +46,10 @@ EN = {
     "train.length_auto": "as many as 99 of 100 rows need",
     "train.device": "Runs on {device}, {free} free",
     "train.device_none": "No worker is running: the run will wait in the queue.",
+    "train.gone_dataset": "The dataset {name} was deleted.",
+    "train.gone_dataset_help": "Its settings are kept here: choose another dataset, or upload the file again.",
+    "train.gone_model": "The model {name} is not here any more.",
+    "train.gone_model_help": "Its settings are kept here: choose another model, or add it again.",
     "train.cloned": "Settings of {name}. Change what you like, then start.",
     "train.failed": "The run was not started",
     # What will be learned

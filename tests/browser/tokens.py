@@ -46,6 +46,12 @@ def rows(hostile: str) -> list[dict[str, Any]]:
             "refusals": [refusal],
         },
         {"row": 3, "samples": [], "warnings": [], "refusals": [refusal]},
+        {
+            "row": 4,
+            "samples": [],
+            "raw": {"messages": [], "source": hostile},
+            "problems": [{"message": "The list of messages is empty.", "fix": "Write at least one turn."}],
+        },
     ]
 
 
@@ -65,10 +71,19 @@ def survey(count: int) -> dict[str, Any]:
             "p50": 79,
             "p99": 134,
             "max": 143,
+            "suggested": 192,
             "histogram": [{"from": 12 * at, "to": 12 * at + 12, "count": n} for at, n in enumerate(bars)],
         },
-        "levels": [],
-        "warnings": [{"code": "date", "rows": count, "message": "The template was told the date. First in row 1."}],
+        "levels": [
+            {"name": "default", "thinks": True, "cue": "<think>", "prompt_text": "", "samples": count},
+            {"name": "low", "thinks": True, "prompt_text": "Reasoning: low", "samples": 0},
+            {"name": "enable_thinking=False", "thinks": False, "prompt_text": "", "samples": 0},
+        ],
+        "bridge": {"opens": "<think>\n", "closes": "\n</think>\n\n"},
+        "warnings": [
+            {"code": "level_by_default", "rows": 12, "message": "How much reasoning?"},
+            {"code": "date", "rows": count, "message": "The template was told the date. First in row 1."},
+        ],
         "problems": [],
         "problem_counts": {},
     }

@@ -7,7 +7,7 @@ import gradio as gr
 from gradio.components import Component
 from sqlalchemy.orm import Session
 
-from studio import models
+from studio import models, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model
 from studio.models import facts
@@ -36,7 +36,7 @@ class OneDataset:
         with gr.Column(visible=False) as self.body:
             self.top = chrome.pane()
             with gr.Row(elem_classes=["train"]):
-                with gr.Column(scale=5, min_width=340):
+                with gr.Column(scale=5, min_width=340) as self.left:
                     with gr.Column(elem_classes=["card"]) as self.settings:
                         self._settings()
                         self.learning.draw_numbers()
@@ -50,13 +50,18 @@ class OneDataset:
         self.model = gr.Dropdown(choices=[], value=None, label=label("datasets.as_model"), elem_id="as-model")
         chrome.open_choice(self.model)
         with gr.Row():
-            self.length = gr.Number(
-                None, label=label("datasets.length"), info=label("datasets.length_help"), minimum=1, min_width=140
+            self.length = gr.Textbox(
+                label=label("datasets.length"),
+                placeholder=label("datasets.length_hint"),
+                info=label("datasets.length_help"),
+                max_lines=1,
+                min_width=140,
             )
             self.longer = gr.Dropdown(
                 choices=[(text(f"datasets.longer_{one}"), one) for one in LONGER],
                 value=LONGER[0],
                 label=label("datasets.longer"),
+                info=label("datasets.longer_help"),
                 min_width=140,
             )
 
@@ -75,16 +80,19 @@ class OneDataset:
     def components(self) -> list[Any]:
         """Everything that an event may change."""
         held = [one for part in (self, self.learning) for one in vars(part).values() if isinstance(one, Component)]
-        return [*held, self.body, self.settings]
+        return [*held, self.body, self.left, self.settings]
 
     def open(self, session: Session, dataset: Dataset, model_id: str = "", row: str = "") -> Updates:
-        """The page as the address names it, with the first model that is ready unless it names one."""
+        """The page as the address names it: with a model, else the one of the newest run, else the smallest."""
         ready = [model for model in models.list_models(session) if model.status == "ready"]
-        chosen = next((model for model in ready if model.id == model_id), ready[0] if ready else None)
+        ready.sort(key=lambda model: facts(model).parameters or 0)
+        used = [run.model_id for run in runs.list_runs(session, dataset=dataset.id, limit=1)]
+        wanted = next((name for name in (model_id, *used) if name in {model.id for model in ready}), "")
+        chosen = next((model for model in ready if model.id == wanted), ready[0] if ready else None)
         given = {
             self.id: dataset.id,
             self.model: chosen.id if chosen else None,
-            self.length: None,
+            self.length: "",
             self.longer: LONGER[0],
             self.learning.level: "",
             self.learning.row: row or "1",
@@ -102,12 +110,13 @@ class OneDataset:
         dataset = subject.dataset
         if dataset is None:
             return {self.timer: gr.Timer(active=False)}
-        looked = learning.look(session, subject, self.studio)
+        looked, shown = learning.look(session, subject, self.studio), possible(dataset, subject.model)
         return {
             self.top: str(views.top(dataset, subject.model)),
             self.problems: str(views.problems(dataset)),
             self.raw: str(views.as_in_file(dataset)),
-            self.settings: gr.update(visible=possible(dataset, subject.model)),
+            self.settings: gr.update(visible=shown),
+            self.left: gr.update(visible=shown or bool(views.problems_of(dataset))),
             **self.learning.show(subject, looked),
             self.mark: self.marked(dataset, looked),
             self.timer: gr.Timer(value=looked.pace, active=looked.waits or dataset.status in BUSY),
@@ -118,13 +127,13 @@ class OneDataset:
         dataset = session.get(Dataset, given[self.id])
         model = session.get(Model, given[self.model]) if given[self.model] else None
         bridge = bool(model and facts(model).bridge)
-        most, row = given[self.length], str(given[self.learning.row] or "1")
+        most, row = str(given[self.length] or "").strip(), str(given[self.learning.row] or "1")
         return learning.Subject(
             dataset,
             model,
             Way(level=given[self.learning.level] or "", bridge=bridge),
             int(row) if row.isdecimal() else 1,
-            int(most) if most and most >= 1 else None,
+            int(most) if most.isdecimal() and int(most) else None,
             given[self.longer] == "drop",
         )
 

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from sqlalchemy.orm import Session
 
 from studio import datasets, models, queue, runs
 from studio.context import Studio
+from studio.db.tables import Dataset, Model
 from studio.errors import StudioError
 from studio.ui import chrome, form
 from studio.ui.chrome import QUIET, handler
@@ -48,7 +50,9 @@ class Train(State):
                 spec = runs.clone_spec(session, query["clone"])
                 lead = text("train.cloned", name=runs.get(session, query["clone"]).name)
                 updates = self.show(session, given, spec.data.dataset, spec.model, fresh=spec)
-                return updates | {self.head: chrome.heading(text("train.title"), lead)}
+                lost = gone(session, spec.data.dataset, spec.model)
+                said = {self.found: chrome.note("warn", *lost)} if lost else {}
+                return updates | {self.head: chrome.heading(text("train.title"), lead)} | said
             usable = [model.id for model in models.list_models(session) if model_views.usable(model)]
             only = usable[0] if len(usable) == 1 else None
             return self.show(session, given, query.get("dataset"), query.get("model") or only)
@@ -144,3 +148,12 @@ class Train(State):
         with self.studio.session() as session:
             queue.send_run(self.studio.celery, session, runs.get(session, run_id))
         return {self.go: f"/run?id={run_id}"}
+
+
+def gone(session: Session, dataset_id: str, model_id: str) -> tuple[str, str] | None:
+    """What a run was made with that is not there any more, and what to do."""
+    dataset, model = session.get(Dataset, dataset_id), session.get(Model, model_id)
+    if dataset is None or dataset.status == "deleted":
+        name = dataset.name if dataset is not None and dataset.name else dataset_id
+        return text("train.gone_dataset", name=name), text("train.gone_dataset_help")
+    return (text("train.gone_model", name=model_id), text("train.gone_model_help")) if model is None else None

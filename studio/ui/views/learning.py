@@ -39,7 +39,9 @@ def rows_of(dataset: Dataset | None, model: Model | None = None, page: Preview |
     if chats and row <= 1:
         return el("div", rows.learned(chats, dataset.rows), reading(model, page), cls="stack-8")
     if page is not None:
-        return el("div", el("h2", text("learn.title")), reading(model, page), cls="stack-8")
+        at = text("learn.row", at=figures.count(row), of=figures.count(dataset.rows))
+        head = el("div", el("h2", text("learn.title")), el("span", at, cls="pager-at"), cls="pager-head")
+        return el("div", head, reading(model, page), cls="stack-8")
     waiting = text("learn.wait") if dataset.status in BUSY else text("train.unusable")
     return el("div", el("h2", text("learn.title")), el("div", waiting, cls="empty plain"))
 
@@ -77,7 +79,7 @@ def asks(first: Preview | None, way: Way, levels: Sequence[Mapping[str, Any]]) -
 
 def bridge(offered: Mapping[str, str], *, agreed: bool) -> Html:
     """The offer to write what closes an opened thought, with the text itself; or that it was agreed to."""
-    shown = [el("code", tokens.visible(offered[name]), cls="piece") for name in ("opens", "closes")]
+    shown = [el("code", offered[name].replace("\n", tokens.NEWLINE), cls="piece") for name in ("opens", "closes")]
     if agreed:
         button = el("button", text("learn.unbridge"), type="button", cls="plain", data_action="unbridge")
         return note("good", text("learn.bridged"), shown[1], button)

@@ -8,6 +8,7 @@ import zipfile
 import pytest
 from sqlalchemy import text
 
+from studio import packs
 from studio.db.tables import Run, RunEvent
 
 
@@ -66,6 +67,7 @@ def test_metrics_of_ten_thousand_steps_come_fast_and_in_parts(client, studio, ru
     ]
     with studio.session() as session:
         session.execute(RunEvent.__table__.insert(), steps)
+        packs.pack(session, run_id)
     began = time.perf_counter()
     points = client.get(f"/v1/runs/{run_id}/metrics").json()
     assert time.perf_counter() - began < 1.0  # 0.2 s on a quiet machine; the bound here only catches a change of order
@@ -148,6 +150,22 @@ def test_docs_are_complete_without_the_internet(client):
 def test_an_unknown_route_of_the_api_is_a_json_error(client, method):
     answer = client.request(method, "/v1/nothing/here")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_url")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("PUT", "/v1/files"), ("PATCH", "/v1/runs/run-1"), ("POST", "/v1/models")]
+)
+def test_a_method_that_a_route_does_not_have_is_named(client, method, path):
+    answer = client.request(method, path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert "GET" in answer.headers["Allow"]
+
+
+def test_a_browser_that_is_lost_gets_a_page_and_a_program_json(client):
+    page = client.get("/nope", headers={"Accept": "text/html"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert 'href="/runs"' in page.text
+    assert client.get("/nope").headers["content-type"] == "application/json"
 
 
 def test_broken_json_is_a_json_error(client):
