@@ -14,7 +14,7 @@ from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Preview, now
 
 ROWS = 20  # of a page
-KINDS = ("chat", "text")  # of rows that can be shown as tokens
+KINDS = ("chat", "text", "preference", "prompt")  # of rows that can be shown as tokens
 FORGOTTEN = timedelta(hours=1)
 AGAIN = timedelta(seconds=30)  # a failed preview that is asked for after this is tried again
 
@@ -34,6 +34,7 @@ class Way(BaseModel):
     bridge: bool = False
     train_on: str = "all_turns"
     train_reasoning: bool = True
+    asks: bool = False  # the answers are sampled: of a chat only the prompt is read
 
     @property
     def key(self) -> str:
@@ -94,15 +95,17 @@ class Kept:
 
 def length_of(survey: Mapping[str, Any], max_length: int | None) -> int:
     """A maximum length, or the one that is chosen from the rows when none is set (0 while they are not rendered)."""
-    return max_length if max_length is not None else int(survey.get("lengths", {}).get("suggested", 0))
+    name = "max" if survey.get("kind") == "prompt" else "suggested"  # prompts are never cut
+    return max_length if max_length is not None else int(survey.get("lengths", {}).get(name, 0))
 
 
 def kept(survey: Mapping[str, Any], max_length: int | None, *, drop: bool = False) -> Kept:
-    """The survey's numbers under a maximum length; `drop`: longer rows are left out, not cut.
+    """The survey's numbers under a maximum length; `drop`: longer rows are left out, not cut, as prompts always are.
 
     Raises KeyError for the survey of a file that was not rendered.
     """
     cuts, limit = survey["cuts"], length_of(survey, max_length)
+    drop = drop or survey.get("kind") == "prompt"
     longer = sum(rows for length, rows in cuts["longest"] if length > limit)
     if drop:
         short = [tokens for length, *tokens in cuts["whole"] if length <= limit]

@@ -109,7 +109,9 @@ def compact(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
     left = MOST_TOKENS
     for row in rows:
-        samples = [{"turn": one["turn"], "spans": list(_spans(one["tokens"]))} for one in row["samples"]]
+        samples = [
+            {"turn": one["turn"], "side": one["side"], "spans": list(_spans(one["tokens"]))} for one in row["samples"]
+        ]
         left -= sum(len(span.get("ids", ())) for sample in samples for span in sample["spans"])
         if kept and left < 0:
             break

@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 from sqlalchemy.orm import Session
 
-from engine.spec import RunSpec
+from engine.spec import METHODS, RunSpec
 from studio import datasets, models, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model
@@ -129,6 +129,7 @@ class State(Cards):
             "bridge": values.get(BRIDGE),
             "train_on": values.get(f"{method}.train_on"),
             "train_reasoning": values.get(f"{method}.train_reasoning"),
+            "asks": chosen.kind == "chat" and "prompt" in METHODS[values.get(form.METHOD) or "sft"].kinds,
         }
         most = values.get("data.max_length")
         row = str(given.get(self.learning.row) or "1")
