@@ -20,7 +20,7 @@ from engine.render.levels import Level
 from engine.render.pair import render_pair
 from engine.render.renderer import Renderer
 from engine.render.sample import Rendered, Sample, without_spans
-from engine.render.settings import declared_in, open_renderer, settings_of
+from engine.render.settings import open_renderer, settings_of
 from engine.render.template import Variables
 from engine.rows import AS_SEEN, Declared, Kind, Problem, Report, Row, check, sniff, usable
 from engine.spec import RunSpec
@@ -254,7 +254,7 @@ def _described(level: Level, samples: Counter[str]) -> dict[str, Any]:
 def show_main(path: Path, model: Path, number: int, spec: RunSpec) -> int:
     """Print one row as JSON, read as by a run with these settings; exit status 1 when nothing of it is learned."""
     try:
-        row = row_number(path, number, declared_in(spec))
+        row = row_number(path, number, spec.data.declared)
         found = show(open_renderer(model, settings_of(spec)), as_prompt(row) if asks(spec) else row)
     except Failure as failure:
         return _failed(failure)
@@ -266,7 +266,7 @@ def check_main(path: Path, model: Path | None, spec: RunSpec) -> int:
     """Print the whole file in numbers as JSON; exit status 1 when a run with these settings could not use it."""
     try:
         renderer = open_renderer(model, settings_of(spec)) if model else None
-        drop, declared = spec.data.truncation_mode == "drop", declared_in(spec)
+        drop, declared = spec.data.truncation_mode == "drop", spec.data.declared
         most = spec.data.max_length
         found = survey_file(path, renderer, max_length=most, drop=drop, asks=asks(spec), declared=declared)
     except Failure as failure:

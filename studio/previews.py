@@ -10,19 +10,16 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from engine.rows import AS_SEEN, Declared
+from studio.datasets import declarable
 from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Preview, now
 
 ROWS = 20  # of a page
 KINDS = ("chat", "text", "preference", "prompt")  # of rows that can be shown as tokens
+MOST_KEY = 400  # characters of a way, as the database keeps it
 FORGOTTEN = timedelta(hours=1)
 AGAIN = timedelta(seconds=30)  # a failed preview that is asked for after this is tried again
-
-
-def possible(dataset: Dataset | None, model: Model | None) -> bool:
-    """Whether there can be one: both are ready, and the rows are of a kind that renders."""
-    ready = all(one is not None and one.status == "ready" for one in (dataset, model))
-    return ready and dataset is not None and dataset.kind in KINDS
 
 
 class Way(BaseModel):
@@ -35,6 +32,7 @@ class Way(BaseModel):
     train_on: str = "all_turns"
     train_reasoning: bool = True
     asks: bool = False  # the answers are sampled: of a chat only the prompt is read
+    declared: Declared = AS_SEEN
 
     @property
     def key(self) -> str:
@@ -43,6 +41,15 @@ class Way(BaseModel):
 
 
 AS_IN_DATA = Way()
+
+
+def possible(dataset: Dataset | None, model: Model | None, way: Way = AS_IN_DATA) -> bool:
+    """Whether there can be one: both are ready, and the rows are of a kind that renders, by themselves or declared."""
+    if dataset is None or model is None or model.status != "ready" or len(way.key) > MOST_KEY:
+        return False
+    if way.declared:
+        return declarable(dataset)
+    return dataset.status == "ready" and dataset.kind in KINDS
 
 
 class Key(NamedTuple):
@@ -122,6 +129,11 @@ def kept(survey: Mapping[str, Any], max_length: int | None, *, drop: bool = Fals
         empty=0 if drop else sum(rows for first, rows in cuts["begins"] if first >= limit),
         longest=survey["lengths"]["max"],
     )
+
+
+def usable(dataset: Dataset, survey: Mapping[str, Any] | None) -> int:
+    """Rows that can be learned from as they are read; the check alone does not know what was declared."""
+    return int((survey or {}).get("usable", dataset.usable))
 
 
 def levels(survey: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -122,11 +122,12 @@ def survey(
         cls="words",
         role="status",
     )
-    partly = text("learn.first_rows", n=figures.count(kept.rows), of=figures.count(dataset.usable))
+    of = previews.usable(dataset, found)
+    partly = text("learn.first_rows", n=figures.count(kept.rows), of=figures.count(of))
     return el(
         "div",
         line,
-        el("p", partly, cls="quiet small") if kept.rows < dataset.usable else None,
+        el("p", partly, cls="quiet small") if kept.rows < of else None,
         lengths(found["lengths"], max_length),
         notes(found, dataset, kept, max_length),
         remarks([one for one in found.get("warnings") or () if one["code"] not in unsaid]),

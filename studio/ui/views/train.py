@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.spec import RunSpec
 from studio import previews
+from studio.datasets import declarable
 from studio.db.tables import Dataset, Model, Preview
 from studio.defaults import estimate_tokens, suggest_length
 from studio.ui import figures
@@ -120,7 +121,7 @@ def steps(spec: RunSpec, dataset: Dataset, preview: Preview | None = None) -> in
     if spec.training.max_steps > 0:
         return spec.training.max_steps
     share = 1.0 - spec.data.eval_fraction
-    sequences = share * dataset.usable
+    sequences = share * previews.usable(dataset, preview.survey if preview else None)
     if spec.packing:
         most = length_of(spec, dataset, preview)
         sequences = min(sequences, share * tokens_of(spec, dataset, preview) / most)
@@ -141,7 +142,7 @@ def tokens_of(spec: RunSpec, dataset: Dataset, preview: Preview | None) -> float
         return estimate_tokens(dataset)
     drop = spec.data.truncation_mode == "drop"
     kept = previews.kept(preview.survey or {}, spec.data.max_length, drop=drop)
-    return kept.total * dataset.usable / max(kept.rows, 1)
+    return kept.total * previews.usable(dataset, preview.survey) / max(kept.rows, 1)
 
 
 def start(chosen: Chosen) -> tuple[str, bool]:
@@ -164,7 +165,8 @@ def _missing(chosen: Chosen) -> str:
         )
     if dataset.status in BUSY:
         return "train.need_check"
-    if dataset.status != "ready" or chosen.unfit:
+    declared = chosen.spec is not None and chosen.spec.data.declared and declarable(dataset)
+    if chosen.unfit or (dataset.status != "ready" and not declared):
         return "train.need_usable"
     if model.status in BUSY:
         return "train.need_model_ready"
