@@ -133,7 +133,7 @@ class State(Cards):
         method = f"{form.METHOD.partition('.')[0]}.{values.get(form.METHOD)}"
         kind, columns = values.get(KIND) or "auto", columns_of(str(values.get(COLUMNS) or "").split(","))
         columns = {holds: name for holds, name in columns.items() if holds and name}
-        declared = Declared(None if kind == "auto" else kind, columns)
+        declared = Declared(None if kind == "auto" else kind, columns)  # type: ignore[arg-type]
         told = {
             "level": values.get(LEVEL) or "",
             "bridge": values.get(BRIDGE),
