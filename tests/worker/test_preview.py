@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import func, select
 
+from engine.rows import Declared
 from studio import datasets, models, previews
 from studio.db.tables import Dataset, Model, Preview, now
 from studio.previews import Key, Way
@@ -69,6 +70,21 @@ def test_a_worker_makes_the_preview_with_the_engine(bench, asked):
     assert previews.kept(made.survey, 512) == previews.Kept(20, 40, 100, 0, 0, 0, 5)
     bench.inspector.ask = None  # it is not asked again
     preview.once(bench, asked)
+
+
+def test_the_engine_is_told_what_the_columns_are_said_to_hold(bench, asked, monkeypatch):
+    said = Declared("chat", {"prompt": "frage", "completion": "antwort"})
+    with bench.studio.session() as session:
+        dataset = session.get_one(Dataset, asked[0])
+        dataset.status, dataset.kind = "unusable", ""
+        assert previews.ask(session, way(asked, declared=said))[1]
+    told, ask = [], bench.inspector.ask
+    monkeypatch.setattr(bench.inspector, "ask", lambda request, seconds: told.append(request) or ask(request, seconds))
+    preview.once(bench, way(asked, declared=said))
+    assert stored(bench.studio, way(asked, declared=said)).status == "ready"
+    declared = {"kind": "chat", "columns": said.columns}
+    assert [(one["verb"], one["declared"]) for one in told] == [("show", declared), ("check", declared)]
+    assert told[0]["kind"] == "chat"
 
 
 def test_what_the_engine_refuses_is_the_previews_error(bench, asked):

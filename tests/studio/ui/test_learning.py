@@ -1,18 +1,24 @@
 """What will be learned is asked for page by page, with the levels and the bridge that the model has."""
 
 from collections.abc import Callable
+from html import unescape
 from typing import Any
+from urllib.parse import unquote_plus
 
+import gradio as gr
 import pytest
 
+from engine.rows import AS_SEEN, Declared
 from engine.spec import RunSpec
-from studio import previews
+from studio import previews, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model, Preview
 from studio.defaults import suggest
 from studio.previews import Key, Way
 from studio.queue import PREPARE
-from studio.ui.pages import learning
+from studio.ui.pages import columns, learning
+from studio.ui.pages.train import asked_for
+from studio.ui.views import datasets as dataset_views
 from studio.ui.views import learning as views
 
 
@@ -80,6 +86,40 @@ def test_levels_are_offered_with_what_they_do_once_they_are_known(studio: Studio
     assert (shown["value"], [value for _, value in shown["choices"]]) == ("low", ["", "low", "off"])
     words = [name for name, _ in shown["choices"]]
     assert words[1:] == ["low · reasons before it answers, the prompt says “Reasoning: low”", "off · answers at once"]
+
+
+SAID = Declared("chat", {"prompt": "frage", "completion": "antwort"})
+
+
+def test_what_columns_hold_counts_once_all_of_it_is_said() -> None:
+    with gr.Blocks():
+        asked = columns.Columns()
+        asked.draw()
+    question, answer = asked.chosen[:2]
+    assert asked.read({question: "frage"}) == AS_SEEN
+    assert asked.read({question: "frage", answer: "antwort"}) == SAID
+    assert asked.read({asked.kind: "prompt", question: "frage"}) == Declared("prompt", {"prompt": "frage"})
+
+
+def test_rows_of_no_known_shape_are_read_and_trained_as_they_are_declared(studio: Studio, key: Key) -> None:
+    with studio.session() as session:
+        dataset = session.get_one(Dataset, key.dataset_id)
+        dataset.status, dataset.kind, dataset.usable = "unusable", "", 0
+    way = Way(declared=SAID, level="low")
+    assert look(studio, key) == learning.Looked()
+    assert look(studio, key, way=way).waits
+    assert look(studio, key, way=Way(declared=Declared("chat", {"prompt": "x" * 400}))) == learning.Looked()
+    assert Way.model_validate_json(way.key) == way
+    with studio.session() as session:
+        dataset, model = session.get_one(Dataset, key.dataset_id), session.get_one(Model, key.model_id)
+        start = unquote_plus(unescape(dataset_views.top(dataset, model, way)))
+        assert "level=low&kind=chat&columns=prompt=frage, completion=antwort" in start
+        spec = suggest(dataset, model)
+        query = {"level": "low", "kind": "chat", "columns": "prompt=frage, completion=antwort"}
+        spec = asked_for(spec, query)
+        assert (spec.data.declared, spec.data.reasoning_level) == (SAID, "low")
+        assert asked_for(spec, {"kind": "nonsense"}) == spec
+        assert runs.create(session, spec).status == "queued"
 
 
 def test_rows_beyond_the_first_are_a_page_of_their_own(studio: Studio, key: Key) -> None:
