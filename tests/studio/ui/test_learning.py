@@ -92,9 +92,8 @@ SAID = Declared("chat", {"prompt": "frage", "completion": "antwort"})
 
 
 def test_what_columns_hold_counts_once_all_of_it_is_said() -> None:
-    with gr.Blocks():
-        asked = columns.Columns()
-        asked.draw()
+    asked = columns.Columns()
+    asked.kind, asked.chosen = gr.Dropdown(), [gr.Dropdown() for _ in range(columns.MOST)]
     question, answer = asked.chosen[:2]
     assert asked.read({question: "frage"}) == AS_SEEN
     assert asked.read({question: "frage", answer: "antwort"}) == SAID
