@@ -87,7 +87,7 @@ def make_twin(
 
     `own`: its part of the config, for a family that is not listed here.
     """
-    text = {**SMALL, **(own or FAMILIES[family])}
+    text = {**SMALL, **(FAMILIES[family] if own is None else own)}
     whole = {"text_config": text, **NESTED[family]} if family in NESTED else text
     config = AutoConfig.for_model(family, **whole)
     torch.manual_seed(0)
