@@ -7,12 +7,12 @@ and arithmetic does the rest for any layout (`memory`, `pace`). Three questions 
 - `plan(spec, machine, rows)`: the plan of a run; `report.Plan.json()` is what `atelier plan --json` prints.
 - `suited(spec, machine, rows)`: the same run with layout, recompute, micro-batch and length chosen, the fastest that
   fits, and a sentence why.
-- `smallest_changes(spec, machine, rows)`: `list[Change]` (setting, value, effect) that make it fit, the least harmful
-  first; [] when it fits, None when nothing helps.
+- `smallest_changes(spec, machine, rows)`: `list[engine.failure.Change]` (settings, effect) that make it fit, the
+  least harmful first; [] when it fits, None when nothing helps. `changes.steps(spec)` lists what there is to change.
 """
 
+from engine.failure import Change
 from engine.plan.catalogue import Device, parse
-from engine.plan.changes import Change
 from engine.plan.choice import plan, smallest_changes, suited
 from engine.plan.planner import Machine, Planner
 from engine.plan.report import Plan

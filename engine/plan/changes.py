@@ -1,67 +1,68 @@
-"""The smallest change that makes a run fit: settings and values, the least harm first. Pure."""
+"""What could be set otherwise so that a run needs less memory, and which of it is enough. Pure, and free of torch."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
 from typing import Any
 
+from engine.failure import Change
 from engine.spec import RunSpec
 
-SHORTEST, SMALLEST_RANK = 256, 4
+SHORTEST = 256  # tokens below which a shorter maximum is no help
+SMALLEST_RANK = 4
 
 
-@dataclass(frozen=True)
-class Change:
-    """One setting by its dotted name, the value to give it, and what that does, in a few words."""
-
-    setting: str
-    value: Any
-    effect: str
-
-    def applied(self, spec: RunSpec) -> RunSpec:
-        """The spec with it."""
-        section, _, leaf = self.setting.partition(".")
-        inner = getattr(spec, section).model_copy(update={leaf: self.value})
-        return spec.model_copy(update={section: inner})
-
-    def told(self) -> dict[str, Any]:
-        """As JSON: `{"setting", "value", "effect"}`."""
-        return {"setting": self.setting, "value": self.value, "effect": self.effect}
+def applied(spec: RunSpec, changes: Iterable[Change]) -> RunSpec:
+    """The spec with these changes, the later ones winning."""
+    values = reduce(lambda known, change: known | dict(change.settings), changes, dict[str, Any]())
+    tree = spec.model_dump()
+    for name, value in values.items():
+        section, _, leaf = name.partition(".")
+        tree[section][leaf] = value
+    return RunSpec.model_validate(tree)
 
 
-Step = tuple[Change, ...]
+def told(change: Change) -> dict[str, Any]:
+    """As JSON: `{"settings": {name: value}, "effect"}`."""
+    return {"settings": dict(change.settings), "effect": change.effect}
 
 
-def steps(spec: RunSpec, *, can_recompute: bool = True, narrow: bool = True) -> Iterator[Step]:
-    """What could be changed, in the order of harm: each step one or two settings that belong together.
+def steps(spec: RunSpec, *, can_recompute: bool = True, narrow: bool = True, quantise: str = "") -> Iterator[Change]:
+    """Everything that could be changed, in the order of harm, each halving once more what the one before it did.
 
-    Recompute and a smaller micro-batch train the same; a shorter maximum cuts rows, a smaller rank learns less.
-    `narrow`: bfloat16 is not in use yet.
+    Recompute and smaller micro-batches train the same; a shorter maximum cuts rows, a smaller rank learns less.
+    `narrow`: bfloat16 would be something new; `quantise`: how the frozen base could be held in fewer bits here.
     """
     training = spec.training
     size, rounds = training.per_device_train_batch_size, training.gradient_accumulation_steps
     if not training.gradient_checkpointing and can_recompute:
-        yield (Change("training.gradient_checkpointing", True, "the same training, about a quarter slower"),)
+        yield _change("Recompute activations: the same training, about a quarter slower.", gradient_checkpointing=True)
     while size > 1:
         smaller = size // 2
         rounds = -(-rounds * size // smaller)
         size = smaller
-        yield (
-            Change("training.per_device_train_batch_size", size, "smaller micro-batches"),
-            Change("training.gradient_accumulation_steps", rounds, "more of them, so that a step sees as many rows"),
-        )
+        effect = f"Batch size {size} with gradient accumulation {rounds}: the same training in smaller pieces."
+        yield _change(effect, per_device_train_batch_size=size, gradient_accumulation_steps=rounds)
+    if training.full_finetuning:
+        yield _change("An adapter instead of all weights: its gradients are a hundredth.", full_finetuning=False)
     if narrow:
-        yield (Change("training.dtype", "bfloat16", "half the bytes, slower where it is emulated"),)
-    length = spec.data.limit
+        yield _change("Precision bfloat16: half the bytes, slower where it is emulated.", dtype="bfloat16")
+    if quantise and training.quantization == "none" and not training.full_finetuning:
+        yield _change("The frozen base in fewer bits: a little less exact, slower.", quantization=quantise)
+    length = spec.data.max_length or 0
     while length // 2 >= SHORTEST:
         length //= 2
-        yield (Change("data.max_length", length, "longer rows are cut at their end"),)
-    rank = spec.lora.r
+        yield Change({"data.max_length": length}, f"Maximum length {length}: longer rows are cut.")
+    rank = 0 if training.full_finetuning else spec.lora.r
     while rank // 2 >= SMALLEST_RANK:
         rank //= 2
-        yield (Change("lora.r", rank, "a smaller adapter learns less"),)
+        yield Change({"lora.r": rank}, f"Rank {rank}: a smaller adapter, which learns less.")
 
 
-def smallest(spec: RunSpec, fits: Callable[[RunSpec], bool], possible: Iterator[Step]) -> list[Change] | None:
+def _change(effect: str, **settings: str | bool | int) -> Change:
+    return Change({f"training.{name}": value for name, value in settings.items()}, effect)
+
+
+def smallest(spec: RunSpec, fits: Callable[[RunSpec], bool], possible: Iterable[Change]) -> list[Change] | None:
     """The changes that make it fit: one alone where one is enough, the least harmful, else as many as it takes.
 
     [] when it fits already, None when nothing helps.
@@ -69,18 +70,12 @@ def smallest(spec: RunSpec, fits: Callable[[RunSpec], bool], possible: Iterator[
     if fits(spec):
         return []
     found = list(possible)
-    for step in found:
-        if fits(_with(spec, step)):
-            return list(step)
-    together: dict[str, Change] = {}
-    for step in found:
-        together |= {change.setting: change for change in step}
-        if fits(_with(spec, tuple(together.values()))):
-            return list(together.values())
+    for change in found:
+        if fits(applied(spec, [change])):
+            return [change]
+    together: list[Change] = []
+    for change in found:  # a later change of the same settings takes the place of the earlier one
+        together = [one for one in together if one.settings.keys() != change.settings.keys()] + [change]
+        if fits(applied(spec, together)):
+            return together
     return None
-
-
-def _with(spec: RunSpec, changes: Step) -> RunSpec:
-    for change in changes:
-        spec = change.applied(spec)
-    return spec

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from engine.failure import Change
 from engine.plan import changes, recipe
-from engine.plan.changes import Change
 from engine.plan.pace import Pace
 from engine.plan.planner import Chosen, Machine, Planner
 from engine.plan.report import Plan
@@ -22,17 +22,20 @@ def plan(
     rows: Rows | None = None,
     *,
     planner: Planner | None = None,
-    measured: Pace | None = None,
+    tokens_per_second: float | None = None,
 ) -> Plan:
-    """The plan of a run on these devices. `measured`: seconds of a step of an earlier run like it. Raises Failure."""
+    """The plan of a run on these devices. `tokens_per_second`: of earlier runs like it here. Raises Failure."""
     planner = planner or Planner(read_config(spec.model))
     length = planner.length(spec, rows)
     chosen = planner.best(spec, machine, rows)
-    if measured is not None:
-        chosen = replace(chosen, pace=measured)
     model = planner.model(spec, machine.device)
     training = spec.training
     sequences = training.per_device_train_batch_size * training.gradient_accumulation_steps
+    tokens = sequences * (rows.filled(spec, length) if rows else length)
+    if tokens_per_second:
+        chosen = replace(
+            chosen, pace=Pace(tokens / tokens_per_second, "as measured in earlier runs of this model here")
+        )
     found = Plan(
         spec=at_length(spec, length),
         machine=machine,
@@ -43,7 +46,7 @@ def plan(
             "trainable": model.trainable,
             "local": model.parameters.local(chosen.degrees.expert),
         },
-        tokens_per_step=sequences * (rows.filled(spec, length) if rows else length),
+        tokens_per_step=tokens,
         steps=steps(spec, rows.sequences(spec, length)) if rows else _known_steps(spec),
         disk=disk(spec, planner, machine),
         notes=_notes(planner, spec, machine, rows),
@@ -80,11 +83,13 @@ def smallest_changes(
     """The smallest changes that make the run fit: [] when it does, None when nothing helps. Raises Failure."""
     planner = planner or Planner(read_config(spec.model))
     known = at_length(spec, planner.length(spec, rows))
-    made = planner.twin(spec, recipe.precision(spec, machine.device))
+    dtype = recipe.precision(spec, machine.device)
+    made = planner.twin(spec, dtype)
     possible = changes.steps(
         known,
         can_recompute=bool(made.model.supports_gradient_checkpointing),
-        narrow=recipe.precision(spec, machine.device).itemsize > 2 and not spec.training.full_finetuning,
+        narrow=dtype.itemsize > 2 and not spec.training.full_finetuning,
+        quantise="nf4" if machine.device.kind == "cuda" else "",
     )
     return changes.smallest(known, lambda one: planner.best(one, machine, rows).fits(machine.device), possible)
 
@@ -109,9 +114,7 @@ def suited(
         helped = smallest_changes(whole, machine, rows, planner=planner)
         if helped is None:
             return whole, "Nothing that can be set makes it fit."
-        for change in helped:
-            whole = change.applied(whole)
-        return whole, "It fits only with " + ", ".join(f"{one.setting} {one.value}" for one in helped) + "."
+        return changes.applied(whole, helped), " ".join(["It fits only like this.", *(one.effect for one in helped)])
     best, chosen = min(found, key=lambda pair: pair[1].pace.seconds)
     return _with_layout(best, chosen), _why(best, chosen, len(found))
 

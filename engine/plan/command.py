@@ -24,7 +24,8 @@ def rows_of(spec: RunSpec) -> Rows | None:
         return None
     drop = spec.data.truncation_mode == "drop"
     renderer = open_renderer(folder, settings_of(spec))
-    return Rows.of(survey_file(file, renderer, max_length=spec.data.max_length, drop=drop, seconds=READ_SECONDS))
+    survey = survey_file(file, renderer, max_length=spec.data.max_length, drop=drop, seconds=READ_SECONDS)
+    return Rows.of(survey["usable"], survey)
 
 
 def main(file: Path, devices: str, *, choose: bool, full: bool) -> int:

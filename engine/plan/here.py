@@ -1,5 +1,7 @@
 """The devices of this machine, as a plan sees them."""
 
+from typing import Any
+
 import psutil
 import torch
 
@@ -19,3 +21,12 @@ def here(spec: RunSpec) -> Machine:
     label = torch.cuda.get_device_name(0) if accelerator.type == "cuda" else accelerator.type.upper()
     known = named(label)
     return Machine(torch.accelerator.device_count(), Device(label, "cuda", memory, known.flops if known else 0.0))
+
+
+def device_of(told: dict[str, Any]) -> Device:
+    """A device as a worker tells it: `{kind, label, total_bytes}`."""
+    label, memory = str(told.get("label") or told.get("name") or "device"), int(told["total_bytes"])
+    if told.get("kind") == "cpu":
+        return Device("this CPU", "cpu", memory)
+    known = named(label)
+    return Device(label, "cuda", memory, known.flops if known else 0.0)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.failure import Change
+from engine.plan import changes
 from engine.plan.catalogue import GIB
-from engine.plan.changes import Change
 from engine.plan.planner import Chosen, Machine
 from engine.spec import RunSpec, settings
 
@@ -73,7 +74,7 @@ class Plan:
             "memory": self.machine.device.memory,
             "devices": self.machine.number,
             "source": self.chosen.pace.source,
-            "changes": None if self.changes is None else [change.told() for change in self.changes],
+            "changes": None if self.changes is None else [changes.told(change) for change in self.changes],
         }
 
     def settings(self) -> dict[str, Any]:
@@ -96,5 +97,5 @@ class Plan:
             return said
         if self.changes is None:
             return [*said, "It does not fit, and no single setting or halving of them helps: choose a smaller model."]
-        wanted = ", ".join(f"{change.setting} {change.value} ({change.effect})" for change in self.changes)
-        return [*said, f"It does not fit. The smallest change that would: {wanted}."]
+        wanted = " ".join(change.effect for change in self.changes)
+        return [*said, f"It does not fit. The smallest change that would: {wanted}"]

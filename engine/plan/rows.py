@@ -27,14 +27,14 @@ class Rows:
     suggested: int
 
     @classmethod
-    def of(cls, survey: Mapping[str, Any]) -> "Rows | None":
-        """From the numbers of `engine.inspect_data.survey_file`; None when the rows were not rendered."""
-        if not survey.get("rendered") or "cuts" not in survey:
-            return None
+    def of(cls, usable: int, survey: Mapping[str, Any] | None) -> "Rows | None":
+        """From the numbers of `engine.inspect_data.survey_file`; rows that were not rendered are only counted."""
+        if not survey or not survey.get("rendered") or "cuts" not in survey:
+            return cls(usable, (), 0, 0) if usable else None
         cuts = survey["cuts"]
         pairs = [(int(length), int(rows)) for length, rows in cuts["longest"]]
         total = int(cuts["total"][-1]) or sum(length * rows for length, rows in pairs)
-        return cls(int(survey["usable"]), pairs, total, int(survey["lengths"].get("suggested", 0)))
+        return cls(usable, pairs, total, int(survey["lengths"].get("suggested", 0)))
 
     @property
     def longest(self) -> int:
@@ -44,9 +44,9 @@ class Rows:
     def sequences(self, spec: RunSpec, max_length: int) -> float:
         """Sequences of an epoch: packed as the run will pack them, or one a row."""
         rendered = sum(rows for _, rows in self.lengths)
-        training = (1.0 - spec.data.eval_fraction) * self.usable / max(rendered, 1)
-        if not spec.data.packing or spec.method.type != "sft":
-            return training * rendered
+        if not spec.packing or not rendered:
+            return (1.0 - spec.data.eval_fraction) * self.usable
+        training = (1.0 - spec.data.eval_fraction) * self.usable / rendered
         kept = [(min(length, max_length), rows) for length, rows in self.lengths if length]
         whole = sum(length * rows for length, rows in self.lengths)
         samples = max(1.0, self.tokens / max(whole, 1))  # tokens of a row's samples to those of its longest
@@ -58,9 +58,10 @@ class Rows:
 
     def filled(self, spec: RunSpec, max_length: int) -> int:
         """Tokens of the largest sequence that there will be."""
-        packed = spec.data.packing and spec.method.type == "sft"
+        if not self.lengths:
+            return max_length
         total = sum(min(length, max_length) * rows for length, rows in self.lengths)
-        return max(1, min(max_length, total if packed else self.longest))
+        return max(1, min(max_length, total if spec.packing else self.longest))
 
 
 def steps(spec: RunSpec, sequences: float) -> int:
