@@ -71,7 +71,7 @@ def _notes(planner: Planner, spec: RunSpec, machine: Machine, rows: Rows | None)
 def disk(spec: RunSpec, planner: Planner, machine: Machine) -> int:
     """Bytes that the run will have written at most: its checkpoints, the one more while it saves, and the result."""
     dtype = recipe.precision(spec, machine.device)
-    kept, trainable = recipe.of(spec, dtype), planner.model(spec, machine.device).trainable
+    kept, trainable = recipe.of(spec, dtype, planner.config), planner.model(spec, machine.device).trainable
     checkpoint = trainable * (kept.trained + kept.optimizer)
     copies = spec.saving.save_total_limit + 1 + spec.saving.load_best_model_at_end
     return round(CHECKPOINT_FILES * (copies * checkpoint + trainable * kept.trained))

@@ -10,9 +10,13 @@ from engine.plan.memory import Model
 from engine.spec import Layout
 
 
-def possible(layout: Layout, devices: int, model: Model, config: Any) -> list[Degrees]:
-    """Every layout on exactly this many devices. Raises Failure when the spec's own degrees allow none."""
-    found = [one for one in _products(layout, devices) if _allowed(one, model, config)]
+def possible(layout: Layout, devices: int, model: Model, config: Any, *, packed: bool) -> list[Degrees]:
+    """Every layout on exactly this many devices. Raises Failure when the spec's own degrees allow none.
+
+    `packed`: documents run in one sequence, which devices can share.
+    """
+    allowed = (one for one in _products(layout, devices) if _allowed(one, model, config))
+    found = [one for one in allowed if packed or one.context == 1]
     if not found:
         asked = {axis: ways for axis, ways in layout.model_dump().items() if ways != "auto"}
         words = ", ".join(f"{axis} {ways}" for axis, ways in asked.items()) or "auto"

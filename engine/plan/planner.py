@@ -76,11 +76,10 @@ class Planner:
 
         Raises Failure for a layout that cannot be on these devices.
         """
-        length = self.length(spec, rows)
-        found = [
-            self.judge(spec, machine, degrees, length, rows)
-            for degrees in possible(spec.layout, machine.number, self.model(spec, machine.device), self.config)
-        ]
+        length, model = self.length(spec, rows), self.model(spec, machine.device)
+        packed = self.twin(spec, recipe.precision(spec, machine.device)).packed
+        layouts = possible(spec.layout, machine.number, model, self.config, packed=packed)
+        found = [self.judge(spec, machine, degrees, length, rows) for degrees in layouts]
         fitting = [one for one in found if one.fits(machine.device)]
         if fitting:
             return min(fitting, key=lambda one: one.pace.seconds)
@@ -105,7 +104,7 @@ class Planner:
         """One layout: its memory and its pace."""
         device, training = machine.device, spec.training
         dtype = recipe.precision(spec, device)
-        kept, model = recipe.of(spec, dtype), self.model(spec, device)
+        kept, model = recipe.of(spec, dtype, self.config), self.model(spec, device)
         longest = rows.filled(spec, length) if rows else length
         local = -(-longest // degrees.context)
         sequences = training.per_device_train_batch_size

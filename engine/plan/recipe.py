@@ -1,7 +1,7 @@
 """How a trainer keeps its numbers: bytes for each parameter, and what stays when. Ours, and others' to compare."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -10,6 +10,7 @@ from engine.plan.catalogue import Device
 from engine.spec import RunSpec
 
 QUANTISED = {"nf4": 0.5 + 0.127 / 8, "fp8": 1.0}  # bytes a number: 4 bits and double-quantised scales; 8 bits
+UNPACKED = 2**30  # bytes that transformers turns into bfloat16 at a time, at most
 MOMENTS = 2  # of AdamW, each as wide as what is trained
 EIGHT_BIT = 2.1  # bytes of both moments in 8 bits, with their scales
 
@@ -49,18 +50,21 @@ def precision(spec: RunSpec, device: Device) -> torch.dtype:
     return torch.float32 if whole else torch.bfloat16
 
 
-def of(spec: RunSpec, dtype: torch.dtype) -> Recipe:
-    """What this engine keeps for a run in this precision."""
+def of(spec: RunSpec, dtype: torch.dtype, config: Any) -> Recipe:
+    """What this engine keeps for a run in this precision on a model of this configuration."""
     width = float(dtype.itemsize)
+    stored = (getattr(config, "quantization_config", None) or {}).get("quant_method", "")
+    quantised = "fp8" if "fp8" in str(stored) else spec.training.quantization  # other formats are unpacked on loading
     training, optim = spec.training, spec.optimizer.optim
     trained = 2.0 if optim == "adamw_bf16" else width if training.full_finetuning else 4.0
     own = Recipe(
-        weights=QUANTISED.get(training.quantization, width),
+        weights=QUANTISED.get(quantised, width),
         others=width,
         trained=trained,
         gradient=trained,
         optimizer=EIGHT_BIT if optim == "adamw_8bit" else MOMENTS * trained,
         everything=training.full_finetuning,
+        unpacked=UNPACKED if quantised != "none" else 0,
         keeps_gradients=not training.full_finetuning or training.gradient_accumulation_steps > 1,
     )
     return replace(own, weights=trained, others=trained) if own.everything else own
