@@ -4,15 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from engine.plan.degrees import Degrees
 from engine.plan.activations import Activations
+from engine.plan.degrees import Degrees
 from engine.plan.memory import Batch, Model, Needs, needs
 from engine.plan.parameters import Kind, Parameters
 from engine.plan.recipe import Recipe
 
 LAYER: dict[Kind, int] = {"attention": 1000, "experts": 8000, "norm": 10}
 MODEL = Model(
-    Parameters({"embedding": 5000, "head": 5000, "attention": 4000, "experts": 32000, "norm": 40}, (LAYER,) * 4, (8, 2)),
+    Parameters(
+        {"embedding": 5000, "head": 5000, "attention": 4000, "experts": 32000, "norm": 40}, (LAYER,) * 4, (8, 2)
+    ),
     trainable=600,
     hidden=10,
     vocabulary=100,
