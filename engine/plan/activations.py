@@ -33,7 +33,7 @@ class Activations:
     sliced: float
 
 
-class _Live(TorchDispatchMode):
+class Live(TorchDispatchMode):
     """Counts the bytes of storages that are alive, by the layer and kind of module that was running when they came."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -79,7 +79,7 @@ def measure(twin: Twin, lengths: list[int], *, kind: str, recompute: bool) -> Ac
     with ExitStack() as stack:
         stack.enter_context(recomputing(twin, recompute))
         twin.model.train()
-        live, pretence = _Live(twin.model), Pretence(kind)
+        live, pretence = Live(twin.model), Pretence(kind)
         stack.enter_context(_places(twin, live, pretence))
         stack.enter_context(_gradients_dropped(twin.model))
         stack.enter_context(pretence)
@@ -113,7 +113,7 @@ def _loss(twin: Twin, hidden_TD: Tensor) -> Tensor:
 
 
 @contextmanager
-def _places(twin: Twin, live: _Live, pretence: Pretence) -> Iterator[None]:
+def _places(twin: Twin, live: Live, pretence: Pretence) -> Iterator[None]:
     """Tell the counter which layer, and which kind of module in it, is running."""
     hooks = []
     layers = getattr(twin.trunk, "layers", [])
@@ -130,7 +130,7 @@ def _places(twin: Twin, live: _Live, pretence: Pretence) -> Iterator[None]:
             hook.remove()
 
 
-def _bracket(module: nn.Module, live: _Live, place: tuple[int, str], pretence: Pretence) -> list[Any]:
+def _bracket(module: nn.Module, live: Live, place: tuple[int, str], pretence: Pretence) -> list[Any]:
     outer: list[tuple[tuple[int, str], AbstractContextManager[None]]] = []
 
     def enter(*_: Any) -> None:

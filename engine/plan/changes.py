@@ -1,14 +1,26 @@
-"""What could be set otherwise so that a run needs less memory, and which of it is enough. Pure, and free of torch."""
+"""Which changes of a spec are enough for it to fit: those that help against a shortage, the least harmful first."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from typing import Any
 
+import torch
+
 from engine.failure import Change
+from engine.shortage import would_help
 from engine.spec import RunSpec
 
-SHORTEST = 256  # tokens below which a shorter maximum is no help
-SMALLEST_RANK = 4
+# By a setting that a change has, from what trains the same to what learns less.
+HARM = (
+    "training.gradient_checkpointing",
+    "training.per_device_train_batch_size",
+    "optimizer.optim",
+    "training.dtype",
+    "training.full_finetuning",
+    "training.quantization",
+    "data.max_length",
+    "lora.r",
+)
 
 
 def applied(spec: RunSpec, changes: Iterable[Change]) -> RunSpec:
@@ -26,40 +38,16 @@ def told(change: Change) -> dict[str, Any]:
     return {"settings": dict(change.settings), "effect": change.effect}
 
 
-def steps(spec: RunSpec, *, can_recompute: bool = True, narrow: bool = True, quantise: str = "") -> Iterator[Change]:
-    """Everything that could be changed, in the order of harm, each halving once more what the one before it did.
-
-    Recompute and smaller micro-batches train the same; a shorter maximum cuts rows, a smaller rank learns less.
-    `narrow`: bfloat16 would be something new; `quantise`: how the frozen base could be held in fewer bits here.
-    """
-    training = spec.training
-    size, rounds = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    if not training.gradient_checkpointing and can_recompute:
-        yield _change("Recompute activations: the same training, about a quarter slower.", gradient_checkpointing=True)
-    while size > 1:
-        smaller = size // 2
-        rounds = -(-rounds * size // smaller)
-        size = smaller
-        effect = f"Batch size {size} with gradient accumulation {rounds}: the same training in smaller pieces."
-        yield _change(effect, per_device_train_batch_size=size, gradient_accumulation_steps=rounds)
-    if training.full_finetuning:
-        yield _change("An adapter instead of all weights: its gradients are a hundredth.", full_finetuning=False)
-    if narrow:
-        yield _change("Precision bfloat16: half the bytes, slower where it is emulated.", dtype="bfloat16")
-    if quantise and training.quantization == "none" and not training.full_finetuning:
-        yield _change("The frozen base in fewer bits: a little less exact, slower.", quantization=quantise)
-    length = spec.data.max_length or 0
-    while length // 2 >= SHORTEST:
-        length //= 2
-        yield Change({"data.max_length": length}, f"Maximum length {length}: longer rows are cut.")
-    rank = 0 if training.full_finetuning else spec.lora.r
-    while rank // 2 >= SMALLEST_RANK:
-        rank //= 2
-        yield Change({"lora.r": rank}, f"Rank {rank}: a smaller adapter, which learns less.")
-
-
-def _change(effect: str, **settings: str | bool | int) -> Change:
-    return Change({f"training.{name}": value for name, value in settings.items()}, effect)
+def steps(spec: RunSpec, dtype: torch.dtype) -> Iterator[Change]:
+    """Everything that would help a run in this precision, and what can be halved, halved again and again."""
+    for name in HARM:
+        now = spec
+        while change := next((one for one in would_help(now, dtype) if name in one.settings), None):
+            after = applied(now, [change])
+            if after == now:  # it was so already
+                break
+            now = after
+            yield change
 
 
 def smallest(spec: RunSpec, fits: Callable[[RunSpec], bool], possible: Iterable[Change]) -> list[Change] | None:

@@ -85,12 +85,9 @@ def smallest_changes(
     known = at_length(spec, planner.length(spec, rows))
     dtype = recipe.precision(spec, machine.device)
     made = planner.twin(spec, dtype)
-    possible = changes.steps(
-        known,
-        can_recompute=bool(made.model.supports_gradient_checkpointing),
-        narrow=dtype.itemsize > 2 and not spec.training.full_finetuning,
-        quantise="nf4" if machine.device.kind == "cuda" else "",
-    )
+    possible = changes.steps(known, dtype)
+    if not made.model.supports_gradient_checkpointing:
+        possible = (one for one in possible if "training.gradient_checkpointing" not in one.settings)
     return changes.smallest(known, lambda one: planner.best(one, machine, rows).fits(machine.device), possible)
 
 

@@ -112,7 +112,7 @@ class Planner:
         found = self._measured(spec, dtype, device.kind, local)
         if kept.everything:
             found = _with_head(found, batch, model)
-        memory = needs(model, kept, degrees, found, batch, reserve_of(device, kept, model))
+        memory = needs(model, kept, degrees, found, batch, reserve_of(device, found))
         work = Work(
             tokens=batch.tokens,
             length=longest,
