@@ -65,6 +65,7 @@ EN = {
     "fit.activations": "activations",
     "fit.buffers": "buffers and process",
     "fit.free": "free",
+    "fit.cpu": "this CPU",
     "fit.device": "1 device",
     "fit.devices": "{n} devices",
     "fit.time": "about {time}",

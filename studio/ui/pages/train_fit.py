@@ -16,8 +16,7 @@ SOON_SECONDS = 0.3  # from one look to the next while it is made
 
 def plan_of(session: Session, studio: Studio, chosen: Chosen) -> Plan | None:
     """The plan of these settings, asked for where it is new; None while something is missing or still being read."""
-    reading = chosen.preview is not None and chosen.preview.status == "waiting"
-    if not wanted(chosen) or chosen.spec is None or reading:
+    if not wanted(chosen) or chosen.spec is None or reading(chosen):
         return None
     plan, new = plans.ask(session, chosen.spec, chrome.devices(session, studio))
     if plan is not None and new:
@@ -40,6 +39,11 @@ def found(session: Session, studio: Studio, chosen: Chosen) -> Plan | None:
 def wanted(chosen: Chosen) -> bool:
     """Whether there is a run to plan."""
     return chosen.ready and chosen.spec is not None and not chosen.unfit
+
+
+def reading(chosen: Chosen) -> bool:
+    """Whether the rows are still being read, whose lengths the plan needs."""
+    return wanted(chosen) and chosen.preview is not None and chosen.preview.status == "waiting"
 
 
 def waits(plan: Plan | None) -> bool:

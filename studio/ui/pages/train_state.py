@@ -161,7 +161,7 @@ class State(Cards):
         label = fit_views.remedy(chosen.plan)
         looking = {self.timer: gr.Timer(value=fit.SOON_SECONDS, active=True)} if fit.waits(chosen.plan) else {}
         return {
-            self.fit: fit_views.panel(chosen.plan, wanted=fit.wanted(chosen)),
+            self.fit: fit_views.panel(chosen.plan, wanted=fit.wanted(chosen), reading=fit.reading(chosen)),
             self.repair: gr.update(value=label, visible=bool(label)),
             **looking,
         }

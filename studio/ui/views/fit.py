@@ -18,13 +18,13 @@ SEGMENTS = (
 )
 
 
-def panel(plan: Plan | None, *, wanted: bool) -> Html:
-    """The whole panel; `wanted`: there is something to plan, so that a missing plan is on its way."""
-    if plan is None:
+def panel(plan: Plan | None, *, wanted: bool, reading: bool = False) -> Html:
+    """The whole panel; `wanted`: there is something to plan; `reading`: the rows are still being read for it."""
+    if plan is None and not reading:
         body: Child = el("p", text("fit.device_none" if wanted else "fit.empty"), cls="quiet small")
-    elif plan.status == "failed":
+    elif plan is not None and plan.status == "failed":
         body = note("warn", text("fit.failed"), plan.error)
-    elif plan.told is None:
+    elif plan is None or plan.told is None:
         body = el("div", meter(None), el("p", text("fit.wait"), cls="quiet small"), role="status")
     else:
         body = many(bar(plan.told), legend(plan.told), verdict(plan.told))
@@ -88,5 +88,7 @@ def remedy(plan: Plan | None) -> str:
         return ""
     titles = form.titles()
     values = {name: value for change in changes for name, value in change["settings"].items()}
-    shown = ", ".join(f"{titles.get(name, name)} {figures.value(value)}" for name, value in values.items())
+    shown = ", ".join(
+        titles.get(name, name) + ("" if value is True else f" {figures.value(value)}") for name, value in values.items()
+    )
     return text("fit.apply", changes=shown)

@@ -125,7 +125,9 @@ def start(chosen: Chosen) -> tuple[str, bool]:
         return text("train.start_steps", steps=figures.count(told["steps"])) if told["steps"] else text(
             "train.start"
         ), True
-    device = text("fit.device") if told["devices"] == 1 else text("fit.devices", n=told["devices"])
+    on_cpu = chosen.plan is not None and any(one.get("kind") == "cpu" for one in chosen.plan.devices or ())
+    one = text("fit.cpu") if on_cpu else text("fit.device")
+    device = one if told["devices"] == 1 else text("fit.devices", n=told["devices"])
     return text("train.start_about", time=figures.roughly(told["seconds"]), device=device), True
 
 

@@ -69,6 +69,9 @@ def test_start_says_how_long_it_takes_once_that_is_known() -> None:
     spec = RunSpec.model_validate({"model": "m", "data": {"dataset": "d"}})
     assert train.start(train.Chosen(**ready, spec=spec)) == ("Start", True)
     assert train.start(train.Chosen(**ready, spec=spec, plan=plan())) == ("Start · about 3 min on 1 device", True)
+    here = plan()
+    here.devices = [{"kind": "cpu"}]
+    assert train.start(train.Chosen(**ready, spec=spec, plan=here)) == ("Start · about 3 min on this CPU", True)
     known = train.Chosen(**ready, spec=spec, plan=plan(seconds=None))
     assert train.start(known) == ("Start · 9 steps", True)
 
