@@ -23,7 +23,7 @@ from engine.rundir import RunDir
 from engine.spec import RunSpec
 
 ROW = 500  # characters
-LENGTHS = ((256, False), (512, False), (1024, False), (2048, False), (1024, True), (2048, True), (4096, True))
+LENGTHS = {False: (256, 512, 1024, 2048), True: (512, 1024, 2048, 4096)}  # by whether activations are recomputed
 MIB = 2**20
 
 
@@ -69,15 +69,15 @@ def run(spec: RunSpec, folder: Path) -> tuple[int, int]:
     return max(step.tokens for step in steps), max(step.memory[0].peak for step in steps)
 
 
-def measure(model: str, dtype: str) -> Iterator[Measured]:
-    """Every configuration, one after the other."""
+def measure(model: str, dtype: str, recompute: bool) -> Iterator[Measured]:
+    """Every length, one after the other."""
     planner = Planner(read_config(model))
     with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
         rows = Path(scratch) / "rows.jsonl"
         write_rows(rows)
-        for number, (length, recompute) in enumerate(LENGTHS):
+        for length in LENGTHS[recompute]:
             spec = spec_of(model, rows, dtype, length, recompute)
-            tokens, peak = run(spec, Path(scratch) / str(number))
+            tokens, peak = run(spec, Path(scratch) / str(length))
             filled = spec_of(model, rows, dtype, tokens, recompute)
             planned = plan(filled, here(spec), planner=planner).chosen.needs.total
             yield Measured(dtype, length, recompute, tokens, peak, planned)
@@ -88,9 +88,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", help="folder of the starter model")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--recompute", action="store_true", help="recompute activations")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    for found in measure(asked.model, asked.dtype):
+    for found in measure(asked.model, asked.dtype, asked.recompute):
         recompute = "recompute" if found.recompute else "         "
         line = f"{found.tokens:6,} tokens {recompute} {found.measured / MIB:8,.0f} MiB measured"
         shown = (
