@@ -16,6 +16,7 @@ from engine.plan.parameters import kind_of
 from engine.plan.pretence import META, Pretence
 from engine.plan.twin import Twin, hidden, recomputing
 
+HEAD_TOKENS = 512  # that go through the head one tile after the other
 SLICED = ("attention", "mlp", "shared_experts", "experts")  # what tensor parallelism cuts, where a plan names it
 
 
@@ -88,7 +89,7 @@ def measure(twin: Twin, lengths: list[int], *, kind: str, recompute: bool) -> Ac
         trunk, before = live.by_place(), live.now
         live.peak = live.now
         loss = hidden_TD.sum() if twin.everything else _loss(twin, hidden_TD)
-        head = live.peak - before
+        head = live.peak - before + _rest_of_head(hidden_TD)
         live.peak = live.now
         del hidden_TD
         loss.backward()
@@ -106,10 +107,15 @@ def _scaled(twin: Twin, trunk: Counter[tuple[int, str]]) -> tuple[int, float]:
 
 
 def _loss(twin: Twin, hidden_TD: Tensor) -> Tensor:
-    """As the trainer does it, with every token a target."""
-    sources_N = torch.ones(len(hidden_TD), dtype=torch.long, device=META)
+    """As the trainer does it, with every token a target, up to so many: what the head does grows with the tokens."""
+    sources_N = torch.ones(min(len(hidden_TD), HEAD_TOKENS), dtype=torch.long, device=META)
     logprobs_N: Tensor = twin.head(hidden_TD.index_select(0, sources_N), targets_N=sources_N)
     return -logprobs_N.sum()
+
+
+def _rest_of_head(hidden_TD: Tensor) -> int:
+    """Bytes for the other tokens: their hidden states once more, and the derivative by them."""
+    return 2 * max(0, len(hidden_TD) - HEAD_TOKENS) * hidden_TD.shape[1] * hidden_TD.element_size()
 
 
 @contextmanager

@@ -1,31 +1,36 @@
-"""Layouts that a number of devices and a model allow, for what the spec leaves open."""
+"""Layouts that a number of devices, a model and the rules allow, for what the spec leaves open."""
 
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 from engine.failure import Failure
-from engine.plan.degrees import Degrees
+from engine.layout.degrees import Degrees
+from engine.layout.rules import refusals
 from engine.plan.memory import Model
-from engine.spec import Layout
+from engine.spec import Layout, RunSpec
 
 
-def possible(layout: Layout, devices: int, model: Model, config: Any, *, packed: bool) -> list[Degrees]:
+def possible(spec: RunSpec, devices: int, model: Model, config: Any, *, packed: bool) -> list[Degrees]:
     """Every layout on exactly this many devices. Raises Failure when the spec's own degrees allow none.
 
     `packed`: documents run in one sequence, which devices can share.
     """
-    allowed = (one for one in _products(layout, devices) if _allowed(one, model, config))
-    found = [one for one in allowed if packed or one.context == 1]
-    if not found:
-        asked = {axis: ways for axis, ways in layout.model_dump().items() if ways != "auto"}
-        words = ", ".join(f"{axis} {ways}" for axis, ways in asked.items()) or "auto"
-        raise Failure(
-            "layout_impossible",
-            f"The layout {words} is not possible on {devices} devices with this model.",
-            ["Set the axes of the layout to auto.", "data x shard x tensor x context is the number of devices."],
-        )
-    return found
+    known, refused, found = config.to_dict(), [], []
+    for degrees in _products(spec.layout, devices):
+        against = refusals(spec, known, degrees)
+        refused += against
+        uncut = (degrees.tensor > 1 and not model.sliced) or (degrees.context > 1 and not packed)
+        found += [] if against or uncut else [degrees]
+    if found:
+        return found
+    asked = ", ".join(f"{axis} {ways}" for axis, ways in spec.layout.model_dump().items() if ways != "auto") or "auto"
+    why = refused[0].why if refused else "data x shard x tensor x context must be the number of devices."
+    raise Failure(
+        "layout_impossible",
+        f"The layout {asked} is not possible on {devices} devices with this model: {why}",
+        [refused[0].advice] if refused else ["Set the axes of the layout to auto."],
+    )
 
 
 def _products(layout: Layout, devices: int) -> Iterator[Degrees]:
@@ -37,17 +42,5 @@ def _products(layout: Layout, devices: int) -> Iterator[Degrees]:
         if data * copy != devices:
             continue
         experts = ways if layout.expert == "auto" else [layout.expert]
-        yield from (Degrees(data, shard, tensor, expert, ring) for expert in experts if copy % expert == 0)
-
-
-def _allowed(degrees: Degrees, model: Model, config: Any) -> bool:
-    """Whether the model can be split like this."""
-    experts, _ = model.parameters.experts
-    heads = getattr(config.get_text_config(), "num_attention_heads", None) or 1
-    split = degrees.tensor * degrees.context
-    return (
-        experts % degrees.expert == 0
-        and (degrees.tensor == 1 or bool(model.sliced))
-        and heads % split == 0
-        and (degrees.expert % degrees.tensor == 0 or degrees.expert == 1)
-    )
+        spread = (one for one in experts if copy % one == 0 or layout.expert != "auto")
+        yield from (Degrees(data=data, shard=shard, tensor=tensor, expert=one, context=ring) for one in spread)

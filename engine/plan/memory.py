@@ -7,8 +7,8 @@ backward pass begins (all activations, one layer's working set), and when it end
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+from engine.layout.degrees import Degrees
 from engine.plan.activations import Activations
-from engine.plan.degrees import Degrees
 from engine.plan.parameters import Kind, Parameters
 from engine.plan.recipe import Recipe
 

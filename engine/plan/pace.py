@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.layout.degrees import Degrees
 from engine.plan.catalogue import Device
-from engine.plan.degrees import Degrees
 from engine.plan.memory import Model
 
 # What a training step reaches of a device's dense bfloat16 peak once its micro-batch is large. Published full-weight

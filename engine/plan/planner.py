@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from engine.layout.degrees import Degrees
 from engine.plan import activations, recipe
 from engine.plan.activations import Activations
 from engine.plan.catalogue import Device
-from engine.plan.degrees import Degrees
 from engine.plan.layouts import possible
 from engine.plan.memory import Batch, Model, Needs, needs
 from engine.plan.pace import Pace, Work, cpu_flops, estimate
@@ -57,13 +57,12 @@ class Planner:
         found = getattr(self.config.get_text_config(), "max_position_embeddings", None)
         return found if isinstance(found, int) else None
 
-    def twin(self, spec: RunSpec, dtype: torch.dtype) -> Twin:
-        """The model as this run would build it."""
-        adapter = None if spec.training.full_finetuning else spec.lora
-        key = (dtype, str(settings(adapter)) if adapter else None, spec.training.quantization)
+    def twin(self, spec: RunSpec, dtype: torch.dtype, *, sharded: bool = False) -> Twin:
+        """The model as this run would build it; `sharded`: its weights are cut while they load."""
+        whole = spec.training.full_finetuning
+        key = (dtype, whole or str(settings(spec.lora)), spec.training.quantization, sharded)
         if key not in self._twins:
-            short = spec.training.quantization == "none"
-            self._twins[key] = make(self.config, dtype, adapter, short=short)
+            self._twins[key] = make(self.config, dtype, spec, sharded=sharded)
         return self._twins[key]
 
     def length(self, spec: RunSpec, rows: Rows | None) -> int:
@@ -78,7 +77,7 @@ class Planner:
         """
         length, model = self.length(spec, rows), self.model(spec, machine.device)
         packed = self.twin(spec, recipe.precision(spec, machine.device)).packed
-        layouts = possible(spec.layout, machine.number, model, self.config, packed=packed)
+        layouts = possible(spec, machine.number, model, self.config, packed=packed)
         found = [self.judge(spec, machine, degrees, length, rows) for degrees in layouts]
         fitting = [one for one in found if one.fits(machine.device)]
         if fitting:
@@ -109,7 +108,7 @@ class Planner:
         local = -(-longest // degrees.context)
         sequences = training.per_device_train_batch_size
         batch = Batch(local * sequences, sequences, dtype.itemsize)
-        found = self._measured(spec, dtype, device.kind, local)
+        found = self._measured(spec, self.twin(spec, dtype, sharded=degrees.sharded), device.kind, local)
         if kept.everything:
             found = _with_head(found, batch, model)
         memory = needs(model, kept, degrees, found, batch, reserve_of(device, found))
@@ -124,9 +123,8 @@ class Planner:
         pace = estimate(model, device, degrees, work, flops)
         return Chosen(degrees, memory, pace)
 
-    def _measured(self, spec: RunSpec, dtype: torch.dtype, kind: str, local: int) -> Activations:
+    def _measured(self, spec: RunSpec, made: Twin, kind: str, local: int) -> Activations:
         """Activations of a micro-batch: of one sequence and of two, and from these of any number."""
-        made = self.twin(spec, dtype)
         sequences, recompute = spec.training.per_device_train_batch_size, spec.training.gradient_checkpointing
         one, two = (self._once(made, [local] * count, kind, recompute) for count in (1, min(2, sequences)))
         if sequences <= 2:

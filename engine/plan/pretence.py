@@ -113,7 +113,7 @@ class Pretence(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func is torch.Tensor.device.__get__:
             return self.device
-        if func is torch.Tensor.__bool__:
+        if func in (torch.Tensor.__bool__, torch.equal):
             return True  # models ask whether a mask is all ones and the like; the plain case is the one to plan
         if func in self.fused:
             return self.fused[func](*args[: 3 if func is F.scaled_dot_product_attention else 2])

@@ -14,12 +14,13 @@ from typing import Any
 import torch
 from transformers import GptOssConfig, MistralLarge4Config, Qwen3Config, Qwen3MoeConfig
 
-from engine.plan import activations, twin
+from engine.layout.degrees import Degrees
+from engine.plan import activations
 from engine.plan.catalogue import GIB
-from engine.plan.degrees import Degrees
 from engine.plan.memory import Batch, Model, Needs, needs
 from engine.plan.recipe import Recipe
-from engine.spec import LoRA
+from engine.plan.twin import Twin, make_foreign
+from engine.spec import Data, RunSpec, Training
 
 TOLERANCE = 0.15
 
@@ -125,8 +126,9 @@ def rows() -> Iterator[Row]:
 
 
 @cache
-def _twin(name: str, everything: bool) -> twin.Twin:
-    return twin.make(MODELS[name](), torch.bfloat16, None if everything else LoRA(), fused=True)
+def _twin(name: str, everything: bool) -> Twin:
+    spec = RunSpec(model=name, data=Data(dataset=""), training=Training(full_finetuning=everything))
+    return make_foreign(MODELS[name](), torch.bfloat16, spec)
 
 
 def plan(row: Row) -> Needs:

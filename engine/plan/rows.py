@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.batches import best_fit
+from engine.packing import best_fit
 from engine.spec import RunSpec
 
 MOST_PACKED = 200_000  # rows that are packed to count their sequences; of more, the tokens are divided

@@ -8,17 +8,18 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig
 
-from engine import attention, lora
-from engine.build import inject, quieten
+from engine import attention, experts, fused, lora
+from engine.auto import class_of
+from engine.build import add_adapter, quieten
 from engine.failure import Failure
 from engine.head import Shape, attach
-from engine.plan.fusion import fuse
+from engine.plan import foreign
 from engine.plan.parameters import Parameters, count
 from engine.plan.pretence import META, Pretence
 from engine.render.tokenizer import ADVICE
-from engine.spec import LoRA
+from engine.spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -58,29 +59,51 @@ def read_config(model: str) -> Any:
         raise Failure("model_unreadable", f"The configuration of {model} could not be read: {said}", ADVICE) from error
 
 
-def make(config: Any, dtype: torch.dtype, adapter: LoRA | None, *, short: bool = True, fused: bool = False) -> Twin:
-    """The twin of a model of this configuration, with an adapter, or wholly trained with None. Raises Failure.
+def make(config: Any, dtype: torch.dtype, spec: RunSpec, *, sharded: bool = False) -> Twin:
+    """The twin of a model of this configuration, as a run of this spec builds it. Raises Failure.
 
-    `short`: with the engine's short forward of LoRA layers, which a quantised base has not. `fused`: with the kernels
-    that other trainers bring, instead of the engine's.
+    `sharded`: weights are cut while they load, for which the engine has no fused parts.
     """
+    twin = _bare(config, dtype, None if spec.training.full_finetuning else spec)
+    experts.register()
+    attention.register()
+    if not twin.everything:
+        lora.speed_up(twin.model)
+        if not sharded:
+            with Pretence("cuda"):  # where every probe of a part finds that ours agrees
+                fused.fuse(twin.model, dtype)
+    attach(twin.head, Shape.of(twin.model.config.get_text_config()))
+    twin.packed = _takes_documents(twin, attention.NAME)
+    return twin
+
+
+def make_foreign(config: Any, dtype: torch.dtype, spec: RunSpec) -> Twin:
+    """The twin as other trainers have it: with the fused kernels that they bring, instead of the engine's own parts."""
+    twin = _bare(config, dtype, None if spec.training.full_finetuning else spec)
+    if not twin.everything:
+        lora.speed_up(twin.model)
+    attach(twin.head, Shape.of(twin.model.config.get_text_config()))
+    twin.packed = _takes_documents(twin, foreign.fuse(twin.model))
+    return twin
+
+
+def _bare(config: Any, dtype: torch.dtype, adapted: RunSpec | None) -> Twin:
+    """Parameters counted, one layer of each kind kept, PEFT's layers in."""
     config = deepcopy(config)
+    config._experts_implementation = experts.NAME
+    experts.register()
     model = _empty(config, dtype)
     parameters = count(model, config)
     trunk, head = model.get_decoder(), model.get_output_embeddings()
     if not isinstance(head, nn.Linear) or trunk is model:
         raise Failure("no_head", f"{type(model).__name__} has no language-model head to train with.", ADVICE)
     groups = _shorten(trunk)
-    model.requires_grad_(adapter is None)
-    if adapter is not None:
-        inject(model, adapter)
-        if short:
-            lora.speed_up(model)
-    trainable = parameters.total if adapter is None else _trainable(model, trunk, groups)
-    attach(head, Shape.of(config.get_text_config()))
-    twin = Twin(model, trunk, head, parameters, trainable, groups, dtype, everything=adapter is None)
-    twin.packed = _takes_documents(twin, fuse(model) if fused else attention.NAME)
-    return twin
+    model.requires_grad_(adapted is None)
+    if adapted is not None:
+        with META:
+            add_adapter(model, adapted)
+    trainable = parameters.total if adapted is None else _trainable(model, trunk, groups)
+    return Twin(model, trunk, head, parameters, trainable, groups, dtype, everything=adapted is None)
 
 
 def _trainable(model: nn.Module, trunk: nn.Module, groups: tuple[Group, ...]) -> int:
@@ -123,15 +146,13 @@ def hidden(twin: Twin, lengths: Sequence[int]) -> Tensor:
 
 
 def _empty(config: Any, dtype: torch.dtype) -> Any:
-    """The model without weights: by the class for text, else the one for images and text."""
-    faults: list[str] = []
-    for family in (AutoModelForCausalLM, AutoModelForImageTextToText):
-        try:
-            with torch.device("meta"):
-                return family.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
-        except (ValueError, KeyError, ImportError, AttributeError, TypeError) as error:
-            faults.append(str(error).splitlines()[0][:300])
-    raise Failure("model_unknown", f"transformers cannot build this model: {faults[0]}", ADVICE)
+    """The model without weights. Raises Failure for a configuration that transformers cannot build."""
+    try:
+        with META:
+            return class_of(config.model_type).from_config(config, dtype=dtype)
+    except (ValueError, KeyError, ImportError, AttributeError, TypeError) as error:
+        said = str(error).splitlines()[0][:300]
+        raise Failure("model_unknown", f"transformers cannot build this model: {said}", ADVICE) from error
 
 
 def _shorten(trunk: nn.Module) -> tuple[Group, ...]:

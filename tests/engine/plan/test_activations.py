@@ -11,9 +11,10 @@ from engine.build import build
 from engine.plan import activations
 from engine.plan.activations import Live
 from engine.plan.twin import make, read_config
-from engine.spec import RunSpec
+from engine.spec import Data, RunSpec
 from tests.engine.conftest import TinyModel
 
+SPEC = RunSpec(model="m", data=Data(dataset="d"))
 TOKENS = 96
 SAME = {"llama", "qwen3", "mistral", "gemma2", "gemma3_text", "gpt_oss", "phi3", "cohere", "granite"}
 
@@ -49,7 +50,7 @@ def test_a_real_step_keeps_what_was_planned(tiny_model: TinyModel, family: str, 
     kept, _ = kept_by_a_real_step(folder, recompute)
     spec = RunSpec.model_validate({"model": str(folder), "data": {"dataset": "d"}})
     planned = activations.measure(
-        make(read_config(str(folder)), torch.float32, spec.lora), [TOKENS], kind="cpu", recompute=recompute
+        make(read_config(str(folder)), torch.float32, spec), [TOKENS], kind="cpu", recompute=recompute
     )
     assert planned.kept == pytest.approx(kept, rel=0.03)
 
@@ -58,7 +59,7 @@ def test_layers_that_are_alike_are_run_once_and_counted_all() -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 64}
     few, many = (
         activations.measure(
-            make(LlamaConfig(num_hidden_layers=layers, **sizes), torch.bfloat16, RunSpec.model_fields["lora"].default),
+            make(LlamaConfig(num_hidden_layers=layers, **sizes), torch.bfloat16, SPEC),
             [64],
             kind="cuda",
             recompute=False,
@@ -71,7 +72,7 @@ def test_layers_that_are_alike_are_run_once_and_counted_all() -> None:
 
 def test_recompute_keeps_less_and_works_more() -> None:
     config = LlamaConfig(hidden_size=64, intermediate_size=128, num_attention_heads=4, num_hidden_layers=8)
-    made = make(config, torch.bfloat16, RunSpec.model_fields["lora"].default)
+    made = make(config, torch.bfloat16, SPEC)
     plain, again = (activations.measure(made, [256], kind="cuda", recompute=which) for which in (False, True))
     assert again.kept < plain.kept / 5
     assert again.working > plain.working

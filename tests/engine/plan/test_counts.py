@@ -10,8 +10,9 @@ from transformers import GptOssConfig, MistralLarge4Config
 
 from engine.plan.parameters import kind_of
 from engine.plan.twin import Twin, make
-from engine.spec import LoRA
+from engine.spec import Data, RunSpec
 
+SPEC = RunSpec(model="m", data=Data(dataset="d"))
 MODELS = {
     "gpt-oss-20b": GptOssConfig(num_hidden_layers=24, num_local_experts=32),
     "gpt-oss-120b": GptOssConfig(num_hidden_layers=36, num_local_experts=128),
@@ -20,7 +21,7 @@ MODELS = {
 
 @cache
 def twin(name: str) -> Twin:
-    return make(MODELS[name], torch.bfloat16, LoRA())
+    return make(MODELS[name], torch.bfloat16, SPEC)
 
 
 def test_gpt_oss_20b_is_counted_exactly() -> None:
@@ -42,7 +43,7 @@ def test_gpt_oss_120b_is_counted_exactly() -> None:
 
 def test_a_trillion_parameters_are_counted_in_seconds_and_little_memory() -> None:
     began, before = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    made = make(MistralLarge4Config(), torch.bfloat16, LoRA())
+    made = make(MistralLarge4Config(), torch.bfloat16, SPEC)
     more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert made.parameters.total == 1_051_822_421_536
     assert round((made.parameters.total - made.parameters.by_kind["vision"]) / 1e9, 1) == 1_050.1

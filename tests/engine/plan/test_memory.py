@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from engine.layout.degrees import Degrees
 from engine.plan.activations import Activations
-from engine.plan.degrees import Degrees
 from engine.plan.memory import Batch, Model, Needs, needs
 from engine.plan.parameters import Kind, Parameters
 from engine.plan.recipe import Recipe
