@@ -41,6 +41,13 @@ def parser() -> argparse.ArgumentParser:
     convert.add_argument("out_dir", type=Path)
     describe = verbs.add_parser("describe", help="facts about a model folder as JSON, without loading its weights")
     describe.add_argument("model_dir", type=Path)
+    plan = verbs.add_parser("plan", help="what a run will need on each device, and how long it takes, as JSON")
+    plan.add_argument("spec", type=Path, help="a spec as JSON, like a run's spec.json")
+    plan.add_argument(
+        "--devices", default="", help="such as 8xB300, 2x24GB or cpu:16GB; default: those of this machine"
+    )
+    plan.add_argument("--auto", action="store_true", help="choose layout, recompute, micro-batch and length first")
+    plan.add_argument("--full", action="store_true", help="more numbers, for pages")
     add_data_verbs(verbs)
     return top
 
@@ -88,6 +95,10 @@ def main(arguments: list[str] | None = None) -> int:
         from engine import starter
 
         return starter.main(asked.out_dir)
+    if asked.verb == "plan":
+        from engine.plan import command
+
+        return command.main(asked.spec, asked.devices, choose=asked.auto, full=asked.full)
     if asked.verb in ("show-data", "check-data"):
         from engine import inspect_data
         from engine.spec import RunSpec

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 
 def say(run: Path, kind: str, **fields: object) -> None:
@@ -104,7 +105,31 @@ def told(kind: str, texts: list[str]) -> list[dict[str, object]]:
     return [{"id": number, "text": text, **about} for number, text in enumerate(texts)]
 
 
-def answer(asked: dict[str, object]) -> dict[str, object]:
+PARTS = ("weights", "adapter", "gradients", "optimizer", "activations", "gathered", "head", "dispatch", "reserve")
+
+
+def planned(asked: dict[str, Any]) -> dict[str, object]:
+    training = asked["spec"]["training"]
+    fits = training["per_device_train_batch_size"] < 1000
+    parts = dict.fromkeys(PARTS, 0) | {"weights": 3 << 30, "activations": 1 << 30}
+    change = {"settings": {"training.per_device_train_batch_size": 1}, "effect": "One at a time."}
+    speed = asked["tokens_per_second"]
+    return {
+        "fits": fits,
+        "parts": parts,
+        "peak": 4 << 30,
+        "room": (16 if fits else 2) << 30,
+        "devices": len(asked["devices"]),
+        "steps": 9,
+        "seconds": 200.0 if speed is None else 9 * 1000 / speed,
+        "why": ["Because."],
+        "changes": [] if fits else [change],
+    }
+
+
+def answer(asked: dict[str, Any]) -> dict[str, object]:
+    if asked["verb"] == "plan":
+        return planned(asked)
     if asked["level"] == "never":
         message = "This model has no level “never”."
         return {"error": {"code": "bad_level", "message": message, "advice": ["Its levels are: low."]}}
