@@ -31,6 +31,11 @@ def parser() -> argparse.ArgumentParser:
     verify.add_argument("--probe", required=True, type=Path, help="safetensors file of ids and logits")
     verify.add_argument("--device", default="cpu")
     verify.add_argument("--quantization", default="none", help="how the base was held while training")
+    tasks = verbs.add_parser("make-tasks", help="rows of a reasoning-gym task as a JSONL file")
+    tasks.add_argument("task")
+    tasks.add_argument("out", type=Path)
+    tasks.add_argument("--rows", type=int, default=500)
+    tasks.add_argument("--seed", type=int, default=0)
     chat = verbs.add_parser("chat", help="answer conversations with a run's result, JSON lines, until stdin ends")
     chat.add_argument("result_dir", type=Path)
     chat.add_argument("--base", required=True, help="model folder or Hub id")
@@ -108,6 +113,10 @@ def main(arguments: list[str] | None = None) -> int:
         if asked.verb == "show-data":
             return inspect_data.show_main(asked.file, asked.model, asked.row, spec)
         return inspect_data.check_main(asked.file, asked.model, spec)
+    if asked.verb == "make-tasks":
+        from engine import tasks
+
+        return tasks.main(asked.task, asked.rows, asked.seed, asked.out)
     from engine import describe
 
     return describe.main(asked.model_dir)
