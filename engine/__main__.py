@@ -76,11 +76,17 @@ def main(arguments: list[str] | None = None) -> int:
         return standby.main()  # so does this one
     lifeline.hold(grace_seconds=0)  # whoever takes the run over must find no engine in its folder
     if asked.verb == "train":
+        from engine import extras
+
+        extras.settle(asked=extras.asked_in(asked.run_dir))
         from engine.ranks import Meeting
         from engine.train import train
 
         return train(asked.run_dir, Meeting(asked.hosts, asked.host, asked.meet))
     if asked.verb == "verify":
+        from engine import extras
+
+        extras.settle(asked=asked.quantization == "nf4")
         from engine import verify
 
         return verify.main(asked.result_dir, asked.base, asked.probe, asked.device, asked.quantization)
