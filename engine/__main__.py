@@ -71,6 +71,9 @@ def main(arguments: list[str] | None = None) -> int:
         how = chat.Talk(asked.temperature, asked.max_new_tokens)
         return chat.main(asked.result_dir, asked.base, asked.level, how)  # ends with its input, too
     if asked.verb == "standby":
+        from engine import extras
+
+        extras.settle(asked=True)  # it may be
         from engine import standby
 
         return standby.main()  # so does this one
