@@ -47,7 +47,7 @@ def test_adamw_bf16_keeps_six_bytes_for_each_trained_parameter(make_run):
     spec, plan, trainer = pieces(make_run(optimizer={"optim": "adamw_bf16"}, training={"max_steps": 1}))
     list(METHODS["sft"](trainer, spec, plan))
     for value in trainer.built.parameters().values():
-        kept = trainer._optimizer.state[value]
+        kept = trainer.optimizer.state[value]
         held = sum(tensor.nbytes for tensor in (value, kept["exp_avg"], kept["exp_avg_sq"]))
         assert held == 6 * value.numel()
 
