@@ -83,16 +83,25 @@ def main(arguments: list[str] | None = None) -> int:
         how = chat.Talk(asked.temperature, asked.max_new_tokens)
         return chat.main(asked.result_dir, asked.base, asked.level, how)  # ends with its input, too
     if asked.verb == "standby":
+        from engine import extras
+
+        extras.settle(asked=True)  # it may be
         from engine import standby
 
         return standby.main()  # so does this one
     lifeline.hold(grace_seconds=0)  # whoever takes the run over must find no engine in its folder
     if asked.verb == "train":
+        from engine import extras
+
+        extras.settle(asked=extras.asked_in(asked.run_dir))
         from engine.ranks import Meeting
         from engine.train import train
 
         return train(asked.run_dir, Meeting(asked.hosts, asked.host, asked.meet))
     if asked.verb == "verify":
+        from engine import extras
+
+        extras.settle(asked=asked.quantization == "nf4")
         from engine import verify
 
         return verify.main(asked.result_dir, asked.base, asked.probe, asked.device, asked.quantization)

@@ -39,11 +39,7 @@ STARTED = {
 OUT_OF_MEMORY = {
     "code": "out_of_memory",
     "message": "The GPU ran out of memory at step 13: 23.4 of 24 GiB were in use.",
-    "advice": [
-        "Set Maximum length to 1,024 (now 4,096).",
-        "Turn on Recompute activations.",
-        "Set Batch size to 1 (now 4).",
-    ],
+    "advice": ["Set Maximum length to 1,024 (now 4,096).", "Turn on Recompute activations."],
     "exit_code": 1,
     "changes": [
         {"settings": {"data.max_length": 1024}, "effect": "Set Maximum length to 1,024 (now 4,096)."},
