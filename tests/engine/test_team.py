@@ -39,13 +39,14 @@ def test_no_process_outlives_its_agent_however_it_ended(tmp_path):
     agent = launch(tmp_path)
     wait_until(lambda: len(pids(tmp_path)) == 2, "both processes", 60)
     agent.send_signal(signal.SIGKILL)
-    agent.wait()
+    agent.communicate()
     wait_until(lambda: all(gone(pid) for pid in pids(tmp_path)), "their end", 30)
 
 
 def test_one_that_fails_ends_the_others_and_its_exit_code_is_told(tmp_path):
     agent = launch(tmp_path, "1")
-    assert agent.wait(timeout=120) == 7
+    agent.communicate(timeout=120)
+    assert agent.returncode == 7
     assert all(gone(pid) for pid in pids(tmp_path))
 
 
