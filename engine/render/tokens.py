@@ -67,6 +67,7 @@ class Encoder:
     def _tokenise(self, texts: list[str], *, as_text: bool = False) -> list[Encoded]:
         """Each text by itself, as the tokenizer does it."""
         if self._backend is not None and not as_text:
+            self._backend.encode_special_tokens = False  # the tokenizer leaves it as it was last asked
             # one by one: the few chunks of a row are done before a pool of threads has woken up
             found = (self._backend.encode(text, add_special_tokens=False) for text in texts)
             return [_encoded(one.ids, one.offsets) for one in found]
@@ -152,7 +153,7 @@ def _backend(tokenizer: Any) -> Tokenizer | None:
         if getattr(kind, name) is not getattr(PreTrainedTokenizerFast, name)
     ]
     backend = tokenizer.backend_tokenizer
-    return None if own or backend.truncation or backend.padding or backend.encode_special_tokens else backend
+    return None if own or backend.truncation or backend.padding else backend
 
 
 def _encoded(ids: list[int], places: list[tuple[int, int]]) -> Encoded:
