@@ -24,7 +24,8 @@ import pyarrow
 import pyarrow.parquet
 
 from engine.data import prepare
-from engine.inspect_data import renderer_for, survey_file
+from engine.inspect_data import survey_file
+from engine.render.settings import RenderSettings, renderer_for
 from engine.render.tokenizer import load
 from engine.spec import RunSpec
 
@@ -175,7 +176,7 @@ def memory(model: Path, rows: int, suffix: str) -> dict[str, Any]:
         found["file_mib"] = path.stat().st_size >> 20
         found["before_mib"] = peak(resource.RUSAGE_SELF)
         began = time.perf_counter()
-        survey_file(path, renderer_for(tokenizer, stops))
+        survey_file(path, renderer_for(tokenizer, stops, RenderSettings()))
         found["check"] = {"seconds": round(time.perf_counter() - began, 1), "peak_mib": peak(resource.RUSAGE_SELF)}
         began = time.perf_counter()
         total, _ = ours(path, tokenizer, stops, os.cpu_count() or 1)()

@@ -36,6 +36,7 @@ class Pair:
         ids = {tokenizer.convert_tokens_to_ids(stop) for stop in stops}
         self.fast, self.slow = (Renderer(tokenizer, ids, frozen_date=DAY) for _ in range(2))
         self.slow.turns.skeletons.possible = False
+        self.slow.turns.levels = self.fast.turns.levels  # found once
 
     def warm(self, row):
         """Render plain conversations of the row's shape until each has its skeleton."""
