@@ -56,7 +56,9 @@ def test_preparing_keeps_ids_and_flags_alone(files, monkeypatch):
         counts = prepare(spec, tokenizer, [tokenizer.eos_token_id], lambda event: None).counts
         tokens.append(counts.total_tokens / counts.rows)
 
-    assert growth(go, files) < tokens[-1] * 5 * 2.25 + 64  # arrays that grow are an eighth larger, and copied when they are cut
+    assert (
+        growth(go, files) < tokens[-1] * 5 * 2.25 + 64
+    )  # arrays that grow are an eighth larger, and copied when they are cut
 
 
 def test_the_numbers_of_a_file_keep_a_few_per_row(files, monkeypatch):
