@@ -13,6 +13,7 @@ import os
 import random
 import resource
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -155,6 +156,7 @@ def against_trl(model: Path, rows: int, processes: int, rounds: int) -> dict[str
             for name, work in sides.items():
                 taken, tokens[name] = timed(work)
                 seconds[name].append(taken)
+                sys.stderr.write(f"{name}: {rows / taken:.0f} rows/s\n")
     speed = {name: rows / statistics.median(taken) for name, taken in seconds.items()}
     return {
         "rows": rows,
