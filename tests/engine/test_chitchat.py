@@ -31,7 +31,7 @@ def test_a_model_learns_from_chitchat(chitchat, tmp_path, make_run):
     with chitchat.open(encoding="utf-8") as file:
         few.write_text("".join(next(file) for _ in range(40)), encoding="utf-8")
     training = {"max_steps": 3, "dtype": "float32", "device": "cpu"}
-    folder = make_run(data={"dataset": str(few), "max_length": 256}, training=training)
+    folder = make_run(data={"dataset": str(few), "max_length": 512}, training=training)
     assert train(folder.path) == 0
     said = [event for _, event in events.read(folder.events)]
     assert len([event for event in said if isinstance(event, events.Step)]) == 3
