@@ -67,16 +67,17 @@ class Encoder:
     def _tokenise(self, texts: list[str], *, as_text: bool = False) -> list[Encoded]:
         """Each text by itself, as the tokenizer does it."""
         if self._backend is not None and not as_text:
-            return [
-                _encoded(one.ids, one.offsets) for one in self._backend.encode_batch(texts, add_special_tokens=False)
-            ]
+            self._backend.encode_special_tokens = False  # the tokenizer leaves it as it was last asked
+            # one by one: the few chunks of a row are done before a pool of threads has woken up
+            found = (self._backend.encode(text, add_special_tokens=False) for text in texts)
+            return [_encoded(one.ids, one.offsets) for one in found]
         options = {"add_special_tokens": False, "split_special_tokens": as_text, "verbose": False}
         fast = bool(getattr(self.tokenizer, "is_fast", False))
-        found = self.tokenizer(texts, return_offsets_mapping=fast, **options)
+        said = self.tokenizer(texts, return_offsets_mapping=fast, **options)
         made = []
         for at, text in enumerate(texts):
-            ids = found["input_ids"][at]
-            made.append(_encoded(ids, found["offset_mapping"][at] if fast else [(0, len(text))] * len(ids)))
+            ids = said["input_ids"][at]
+            made.append(_encoded(ids, said["offset_mapping"][at] if fast else [(0, len(text))] * len(ids)))
         return made
 
     def _in_chunks(self, chunks: list[str]) -> Encoded:
@@ -152,7 +153,7 @@ def _backend(tokenizer: Any) -> Tokenizer | None:
         if getattr(kind, name) is not getattr(PreTrainedTokenizerFast, name)
     ]
     backend = tokenizer.backend_tokenizer
-    return None if own or backend.truncation or backend.padding or backend.encode_special_tokens else backend
+    return None if own or backend.truncation or backend.padding else backend
 
 
 def _encoded(ids: list[int], places: list[tuple[int, int]]) -> Encoded:
