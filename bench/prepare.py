@@ -97,9 +97,9 @@ def ours(path: Path, tokenizer: Any, stops: list[int], processes: int) -> Callab
 def theirs(path: Path, tokenizer: Any, processes: int) -> Callable[[], tuple[int, int]]:
     """TRL's SFTTrainer prepares rows that are loaded already; (tokens, trained tokens)."""
     import datasets  # noqa: PLC0415
+    from trl.chat_template_utils import get_training_chat_template  # noqa: PLC0415
     from trl.trainer.sft_config import SFTConfig  # noqa: PLC0415
     from trl.trainer.sft_trainer import SFTTrainer  # noqa: PLC0415
-    from trl.chat_template_utils import get_training_chat_template  # noqa: PLC0415
 
     datasets.disable_caching()
     datasets.disable_progress_bars()

@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from engine import lifeline
@@ -73,62 +74,100 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one verb and return the exit status."""
     asked = parser().parse_args(arguments)
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
-    if asked.verb == "serve-data":
-        from engine import serve_data
-
-        return serve_data.main()  # holds the lifeline itself: it reads stdin
-    if asked.verb == "chat":
-        from engine import chat
-
-        how = chat.Talk(asked.temperature, asked.max_new_tokens)
-        return chat.main(asked.result_dir, asked.base, asked.level, how)  # ends with its input, too
-    if asked.verb == "standby":
-        from engine import extras
-
-        extras.settle(asked=True)  # it may be
-        from engine import standby
-
-        return standby.main()  # so does this one
+    if asked.verb in READERS:  # they end with their input, and hold the lifeline themselves
+        return READERS[asked.verb](asked)
     lifeline.hold(grace_seconds=0)  # whoever takes the run over must find no engine in its folder
-    if asked.verb == "train":
-        from engine import extras
+    return VERBS[asked.verb](asked)
 
-        extras.settle(asked=extras.asked_in(asked.run_dir))
-        from engine.ranks import Meeting
-        from engine.train import train
 
-        return train(asked.run_dir, Meeting(asked.hosts, asked.host, asked.meet))
-    if asked.verb == "verify":
-        from engine import extras
+def _serve_data(_: argparse.Namespace) -> int:
+    from engine import serve_data
 
-        extras.settle(asked=asked.quantization == "nf4")
-        from engine import verify
+    return serve_data.main()
 
-        return verify.main(asked.result_dir, asked.base, asked.probe, asked.device, asked.quantization)
-    if asked.verb == "convert-starter":
-        from engine import starter
 
-        return starter.main(asked.out_dir)
-    if asked.verb == "plan":
-        from engine.plan import command
+def _chat(asked: argparse.Namespace) -> int:
+    from engine import chat
 
-        return command.main(asked.spec, asked.devices, choose=asked.auto, full=asked.full)
-    if asked.verb in ("show-data", "check-data"):
-        from engine import inspect_data
-        from engine.spec import RunSpec
+    how = chat.Talk(asked.temperature, asked.max_new_tokens)
+    return chat.main(asked.result_dir, asked.base, asked.level, how)
 
-        values = {"model": "", **json.loads(asked.spec)}
-        spec = RunSpec.model_validate({**values, "data": {"dataset": str(asked.file), **values.get("data", {})}})
-        if asked.verb == "show-data":
-            return inspect_data.show_main(asked.file, asked.model, asked.row, spec)
-        return inspect_data.check_main(asked.file, asked.model, spec)
-    if asked.verb == "make-tasks":
-        from engine import tasks
 
-        return tasks.main(asked.task, asked.rows, asked.seed, asked.out)
+def _standby(_: argparse.Namespace) -> int:
+    from engine import extras
+
+    extras.settle(asked=True)  # it may be
+    from engine import standby
+
+    return standby.main()
+
+
+def _train(asked: argparse.Namespace) -> int:
+    from engine import extras
+
+    extras.settle(asked=extras.asked_in(asked.run_dir))
+    from engine.ranks import Meeting
+    from engine.train import train
+
+    return train(asked.run_dir, Meeting(asked.hosts, asked.host, asked.meet))
+
+
+def _verify(asked: argparse.Namespace) -> int:
+    from engine import extras
+
+    extras.settle(asked=asked.quantization == "nf4")
+    from engine import verify
+
+    return verify.main(asked.result_dir, asked.base, asked.probe, asked.device, asked.quantization)
+
+
+def _convert_starter(asked: argparse.Namespace) -> int:
+    from engine import starter
+
+    return starter.main(asked.out_dir)
+
+
+def _plan(asked: argparse.Namespace) -> int:
+    from engine.plan import command
+
+    return command.main(asked.spec, asked.devices, choose=asked.auto, full=asked.full)
+
+
+def _look_at_data(asked: argparse.Namespace) -> int:
+    from engine import inspect_data
+    from engine.spec import RunSpec
+
+    values = {"model": "", **json.loads(asked.spec)}
+    spec = RunSpec.model_validate({**values, "data": {"dataset": str(asked.file), **values.get("data", {})}})
+    if asked.verb == "show-data":
+        return inspect_data.show_main(asked.file, asked.model, asked.row, spec)
+    return inspect_data.check_main(asked.file, asked.model, spec)
+
+
+def _make_tasks(asked: argparse.Namespace) -> int:
+    from engine import tasks
+
+    return tasks.main(asked.task, asked.rows, asked.seed, asked.out)
+
+
+def _describe(asked: argparse.Namespace) -> int:
     from engine import describe
 
     return describe.main(asked.model_dir)
+
+
+Verb = Callable[[argparse.Namespace], int]
+READERS: dict[str, Verb] = {"serve-data": _serve_data, "chat": _chat, "standby": _standby}
+VERBS: dict[str, Verb] = {
+    "train": _train,
+    "verify": _verify,
+    "convert-starter": _convert_starter,
+    "plan": _plan,
+    "show-data": _look_at_data,
+    "check-data": _look_at_data,
+    "make-tasks": _make_tasks,
+    "describe": _describe,
+}
 
 
 if __name__ == "__main__":
