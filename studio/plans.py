@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from engine.layout.degrees import devices_of
 from engine.spec import RunSpec, settings
 from studio import packs
 from studio.db import insert_one
@@ -21,7 +22,6 @@ KEPT = timedelta(days=7)  # plans that nobody has asked for since go
 NO_MATTER = frozenset({"version", "name", "data.sha256", "training.seed", "saving.sample_prompts"})
 MATTERS_IN_OPTIMIZER = "optimizer.optim"
 RUNS_COMPARED, STEPS_COMPARED = 5, 20
-AXES = ("data", "shard", "tensor", "context")
 
 
 def possible(dataset: Dataset | None, model: Model | None) -> bool:
@@ -47,12 +47,7 @@ def devices_for(spec: RunSpec, devices: Sequence[Mapping[str, Any]]) -> list[dic
     mine = (
         gpus if gpus and spec.training.device != "cpu" else [dict(one) for one in devices if one.get("kind") == "cpu"]
     )
-    return mine[: devices_asked(spec)]
-
-
-def devices_asked(spec: RunSpec) -> int:
-    """Devices that the layout asks for: the product of its axes, of which auto is one."""
-    return math.prod(ways for axis in AXES if isinstance(ways := getattr(spec.layout, axis), int))
+    return mine[: devices_of(spec.layout)]
 
 
 def ask(session: Session, spec: RunSpec, devices: Sequence[Mapping[str, Any]]) -> tuple[Plan | None, bool]:

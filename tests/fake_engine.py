@@ -127,6 +127,18 @@ def planned(asked: dict[str, Any]) -> dict[str, object]:
     }
 
 
+def plan_of(file: Path) -> None:
+    devices = sys.argv[sys.argv.index("--devices") + 1] if "--devices" in sys.argv else "here"
+    spec = json.loads(file.read_text())
+    counts = {"total": 1000, "active": 500, "trainable": 10, "local": 125}
+    rest = {"layout": {"shard": 8}, "per_device": {"total_gib": 4.0}, "parameters": counts, "tokens_per_step": 64}
+    why = [f"Planned for {devices}.", f"Model {Path(spec['model']).name}."]
+    told = planned({"spec": spec, "devices": [{}], "tokens_per_second": None}) | rest | {"disk_gib": 0.5, "why": why}
+    if "--auto" in sys.argv:
+        told |= {"settings": {"training.gradient_checkpointing": True, "layout.shard": 8}}
+    print(json.dumps(told))  # noqa: T201
+
+
 def answer(asked: dict[str, Any]) -> dict[str, object]:
     if asked["verb"] == "plan":
         return planned(asked)
@@ -173,4 +185,4 @@ if __name__ == "__main__":
         sys.exit(standby())
     if os.environ.get("ATELIER_LIFELINE") == "1":
         threading.Thread(target=lifeline, daemon=True).start()
-    {"train": train, "describe": describe, "convert-starter": convert}[sys.argv[1]](Path(sys.argv[2]))
+    {"train": train, "describe": describe, "convert-starter": convert, "plan": plan_of}[sys.argv[1]](Path(sys.argv[2]))

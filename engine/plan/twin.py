@@ -177,6 +177,7 @@ def _shorten(trunk: nn.Module) -> tuple[Group, ...]:
 @contextmanager
 def recomputing(twin: Twin, wanted: bool) -> Iterator[None]:
     """Layers recompute their activations in the backward pass, inside the block."""
+    quieten()
     if not wanted or not twin.model.supports_gradient_checkpointing:
         yield
         return
