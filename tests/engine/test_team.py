@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from safetensors import safe_open
 
 from engine import events, ranks, team
 from engine.events import Finished, Started, Step
@@ -63,6 +64,22 @@ def test_a_run_on_two_devices_is_one_run(make_run):
     steps = [event for event in said if isinstance(event, Step)]
     assert [step.step for step in steps] == [1, 2, 3, 4]
     assert [memory.device for memory in steps[-1].memory] == ["cpu", "cpu:1"]
+    assert said[-1].status == "succeeded"
+
+
+def test_adapters_of_experts_from_four_devices_load_in_stock_peft(make_run):
+    run = make_run(
+        family="gpt_oss",
+        lora={"r": 4, "lora_alpha": 8, "target_modules": "all-linear+experts"},
+        layout={"data": 1, "shard": 1, "tensor": 2, "expert": 2, "context": 2},
+        data={"eval_fraction": 0.0},
+        training={"max_steps": 2, "dtype": "float32", "device": "cpu"},
+        saving={"sample_prompts": 0},
+    )
+    assert train(run.path) == 0
+    with safe_open(str(run.path / "adapter" / "adapter_model.safetensors"), framework="pt") as saved:
+        assert any(".experts." in name for name in saved.keys())  # noqa: SIM118
+    said = [event for _, event in events.read(run.events)]
     assert said[-1].status == "succeeded"
 
 
