@@ -27,7 +27,7 @@ from engine.render.pair import RenderedPair, render_pair
 from engine.render.renderer import Renderer, trained_turns
 from engine.render.sample import Rendered, without_spans
 from engine.render.serving import Serving
-from engine.render.settings import declared_in, renderer_for, settings_of
+from engine.render.settings import renderer_for, settings_of
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
 from engine.spec import MOST_LENGTH, RunSpec
@@ -96,7 +96,7 @@ def prepare(
     say(Phase(phase="loading_data", detail="Checking rows"))
     format = sniff(path, path.name)
     same_file(path, spec.data.sha256)
-    declared = declared_in(spec)
+    declared = spec.data.declared
     report = check(path, format, preview=0, declared=declared)
     usable_kind(report, path.name, spec.method.kinds)
     work = _Work(

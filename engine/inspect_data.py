@@ -15,11 +15,12 @@ from typing import Any
 from engine.crew import helpers_for, in_order
 from engine.cuts import Cuts, lengths, suggested_length
 from engine.failure import Failure
+from engine.prompts import as_prompt
 from engine.render.levels import Level
 from engine.render.pair import render_pair
 from engine.render.renderer import Renderer
 from engine.render.sample import Rendered, Sample, without_spans
-from engine.render.settings import declared_in, open_renderer, settings_of
+from engine.render.settings import open_renderer, settings_of
 from engine.render.template import Variables
 from engine.rows import AS_SEEN, Declared, Kind, Problem, Report, Row, check, sniff, usable
 from engine.spec import RunSpec
@@ -52,7 +53,8 @@ def rendered_as(renderer: Renderer, row: Row) -> tuple[Rendered, int]:
 def show(renderer: Renderer, row: Row) -> dict[str, Any]:
     """One row as its samples' tokens, with warnings and refusals.
 
-    Of a preference row the samples are its answers, each after the same prompt; of a prompt row nothing is trained.
+    Of a preference row the samples are its answers, each after the same prompt; of a prompt row nothing is trained,
+    and `expected` is its reference answer.
     Raises Failure for rows that the model has no form for.
     """
     rendered, shared = rendered_as(renderer, row)
@@ -65,6 +67,7 @@ def show(renderer: Renderer, row: Row) -> dict[str, Any]:
             {**_shown(renderer, sample), "side": side, "shared": shared}
             for sample, side in zip(rendered.samples, sides, strict=False)
         ],
+        "expected": row.answer,
         "warnings": [{"code": note.code, "message": note.message} for note in rendered.warnings],
         "refusals": [
             {
@@ -153,13 +156,14 @@ class _Count:
         return [{"code": code, "rows": rows, **self.first_note[code]} for code, rows in self.notes.items()]
 
 
-def survey_file(
+def survey_file(  # noqa: PLR0913 - keywords, each with a default
     path: Path,
     renderer: Renderer | None,
     *,
     max_length: int | None = None,
     drop: bool = False,
     seconds: float | None = None,
+    asks: bool = False,
     declared: Declared = AS_SEEN,
     said: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
@@ -167,7 +171,8 @@ def survey_file(
 
     `max_length`: tokens that are kept of each sample; without it what a run would choose: the length that keeps 99 of
     100 samples whole. `drop`: longer rows are left out. `seconds`: how long to render; the numbers are then of the
-    first `rendered` rows. `said` gets rows done and in all.
+    first `rendered` rows. `asks`: answers are sampled, so of a chat only the prompt is read. `said` gets rows done and
+    in all.
     Raises Failure for a file that cannot be read, or a template that does not end.
     """
     format = sniff(path, path.name)
@@ -178,6 +183,8 @@ def survey_file(
         return found
     count, until = _Count(), time.monotonic() + (math.inf if seconds is None else seconds)
     rows, helpers = usable(path, format, report.kind, declared), helpers_for(report.usable)
+    if asks and report.kind == "chat":
+        rows, found["kind"] = map(as_prompt, rows), "prompt"
     with closing(in_order(lambda row: _counted(renderer, row), rows, helpers)) as made:
         for done, (row, (rendered, shared)) in enumerate(made, start=1):
             count.take(row, rendered, shared)
@@ -185,7 +192,7 @@ def survey_file(
                 said(done, report.usable)
             if time.monotonic() > until:
                 break
-    return found | _numbers(count, report, renderer) | _kept(count, report.kind, max_length, drop=drop)
+    return found | _numbers(count, report, renderer) | _kept(count, found["kind"], max_length, drop=drop)
 
 
 def _counted(renderer: Renderer, row: Row) -> tuple[Rendered, int]:
@@ -247,7 +254,8 @@ def _described(level: Level, samples: Counter[str]) -> dict[str, Any]:
 def show_main(path: Path, model: Path, number: int, spec: RunSpec) -> int:
     """Print one row as JSON, read as by a run with these settings; exit status 1 when nothing of it is learned."""
     try:
-        found = show(open_renderer(model, settings_of(spec)), row_number(path, number, declared_in(spec)))
+        row = row_number(path, number, spec.data.declared)
+        found = show(open_renderer(model, settings_of(spec)), as_prompt(row) if asks(spec) else row)
     except Failure as failure:
         return _failed(failure)
     _print(found)
@@ -258,13 +266,19 @@ def check_main(path: Path, model: Path | None, spec: RunSpec) -> int:
     """Print the whole file in numbers as JSON; exit status 1 when a run with these settings could not use it."""
     try:
         renderer = open_renderer(model, settings_of(spec)) if model else None
-        drop, declared = spec.data.truncation_mode == "drop", declared_in(spec)
-        found = survey_file(path, renderer, max_length=spec.data.max_length, drop=drop, declared=declared)
+        drop, declared = spec.data.truncation_mode == "drop", spec.data.declared
+        most = spec.data.max_length
+        found = survey_file(path, renderer, max_length=most, drop=drop, asks=asks(spec), declared=declared)
     except Failure as failure:
         return _failed(failure)
     _print(found)
     bad = found["rows"] - found["usable"]
     return 0 if found["usable"] and bad <= found["rows"] * spec.data.max_bad_fraction else 1
+
+
+def asks(spec: RunSpec) -> bool:
+    """Whether the method samples the answers itself."""
+    return "prompt" in spec.method.kinds
 
 
 def _failed(failure: Failure) -> int:

@@ -1,7 +1,7 @@
 """Prompts to sample answers to, and how to read what comes back."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.failure import Failure
@@ -61,6 +61,14 @@ def asked_of(row: Row) -> tuple[list[Message], str]:
         return row.prompt, row.answer
     last = max(at for at, message in enumerate(row.messages) if message["role"] == "assistant")
     return row.messages[:last], str(row.messages[last].get("content") or "")
+
+
+def as_prompt(row: Row) -> Row:
+    """The prompt row that a method which samples its answers makes of a chat row; any other as it is."""
+    if row.kind != "chat":
+        return row
+    messages, expected = asked_of(row)
+    return replace(row, kind="prompt", messages=[], prompt=messages, answer=expected)
 
 
 def question_of(renderer: Renderer, row: Row) -> Prompt | Rendered:

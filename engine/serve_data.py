@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from engine import lifeline
 from engine.failure import Failure
 from engine.inspect_data import row_number, show, survey_file
+from engine.prompts import as_prompt
 from engine.render.renderer import Renderer, TrainOn
 from engine.render.settings import RenderSettings, open_renderer
 from engine.rows import AS_SEEN, Declared, sniff, usable
@@ -50,9 +51,13 @@ class Request(BaseModel):
 
 
 class OfFile(Request):
-    """A question about a file, and what its rows are declared to be; where nothing is, they are what they show."""
+    """A question about a file, and what its rows are declared to be; where nothing is, they are what they show.
+
+    `asks`: of a chat only the prompt is read, since its answers are sampled.
+    """
 
     file: Path
+    asks: bool = False
     declared: Declared = AS_SEEN
 
 
@@ -149,15 +154,17 @@ class Desk:
                 max_length=asked.max_length,
                 drop=asked.truncation_mode == "drop",
                 seconds=asked.seconds,
+                asks=asked.asks,
                 declared=asked.declared,
             )
         if isinstance(asked, Open):
             return {"levels": [level.name for level in renderer.levels.levels]}
+        read = as_prompt if asked.asks else lambda row: row
         if asked.count is None:
-            return show(renderer, row_number(asked.file, asked.row, asked.declared))
+            return show(renderer, read(row_number(asked.file, asked.row, asked.declared)))
         rows = usable(asked.file, sniff(asked.file, asked.file.name), asked.kind, asked.declared)
         wanted = (row for row in rows if row.number >= asked.row)
-        return {"rows": [show(renderer, row) for row in islice(wanted, asked.count)]}
+        return {"rows": [show(renderer, read(row)) for row in islice(wanted, asked.count)]}
 
 
 def _error(code: str, message: str, advice: list[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from engine.method import DPO, GRPO, SFT, Method
+from engine.rows.declared import Declared
 from engine.section import Section
 
 __all__ = ["DPO", "GRPO", "SFT", "Method", "RunSpec", "Section"]
@@ -82,6 +83,11 @@ class Data(Section):
         title="Tolerated bad rows",
         description="The run is refused when a larger share of the rows cannot be used.",
     )
+
+    @property
+    def declared(self) -> Declared:
+        """What is said of the file's rows."""
+        return Declared(None if self.kind == "auto" else self.kind, self.columns)
 
     @property
     def limit(self) -> int:

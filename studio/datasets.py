@@ -184,6 +184,11 @@ def delete(session: Session, storage: Storage, dataset_id: str) -> None:
     when_over(session, committed=lambda: storage.remove(folder))
 
 
+def declarable(dataset: Dataset) -> bool:
+    """Whether a person can say what its rows are: it was read, though none of them may have been recognised."""
+    return dataset.status in ("ready", "unusable") and dataset.rows > 0
+
+
 def report(dataset: Dataset) -> Report | None:
     """What the check found; None while it has not run."""
     return Report.model_validate(dataset.report) if dataset.report else None

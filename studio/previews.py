@@ -10,20 +10,17 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from engine.rows import AS_SEEN, Declared
 from engine.spec import RunSpec
+from studio.datasets import declarable
 from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Preview, now
 
 ROWS = 20  # of a page
-KINDS = ("chat", "text")  # of rows that can be shown as tokens
+KINDS = ("chat", "text", "preference", "prompt")  # of rows that can be shown as tokens
+MOST_KEY = 400  # characters of a way, as the database keeps it
 FORGOTTEN = timedelta(hours=1)
 AGAIN = timedelta(seconds=30)  # a failed preview that is asked for after this is tried again
-
-
-def possible(dataset: Dataset | None, model: Model | None) -> bool:
-    """Whether there can be one: both are ready, and the rows are of a kind that renders."""
-    ready = all(one is not None and one.status == "ready" for one in (dataset, model))
-    return ready and dataset is not None and dataset.kind in KINDS
 
 
 class Way(BaseModel):
@@ -35,6 +32,8 @@ class Way(BaseModel):
     bridge: bool = False
     train_on: str = "all_turns"
     train_reasoning: bool = True
+    asks: bool = False  # the answers are sampled: of a chat only the prompt is read
+    declared: Declared = AS_SEEN
 
     @property
     def key(self) -> str:
@@ -43,6 +42,15 @@ class Way(BaseModel):
 
 
 AS_IN_DATA = Way()
+
+
+def possible(dataset: Dataset | None, model: Model | None, way: Way = AS_IN_DATA) -> bool:
+    """Whether there can be one: both are ready, and the rows are of a kind that renders, by themselves or declared."""
+    if dataset is None or model is None or model.status != "ready" or len(way.key) > MOST_KEY:
+        return False
+    if way.declared:
+        return declarable(dataset)
+    return dataset.status == "ready" and dataset.kind in KINDS
 
 
 class Key(NamedTuple):
@@ -104,15 +112,17 @@ class Kept:
 
 def length_of(survey: Mapping[str, Any], max_length: int | None) -> int:
     """A maximum length, or the one that is chosen from the rows when none is set (0 while they are not rendered)."""
-    return max_length if max_length is not None else int(survey.get("lengths", {}).get("suggested", 0))
+    name = "max" if survey.get("kind") == "prompt" else "suggested"  # prompts are never cut
+    return max_length if max_length is not None else int(survey.get("lengths", {}).get(name, 0))
 
 
 def kept(survey: Mapping[str, Any], max_length: int | None, *, drop: bool = False) -> Kept:
-    """The survey's numbers under a maximum length; `drop`: longer rows are left out, not cut.
+    """The survey's numbers under a maximum length; `drop`: longer rows are left out, not cut, as prompts always are.
 
     Raises KeyError for the survey of a file that was not rendered.
     """
     cuts, limit = survey["cuts"], length_of(survey, max_length)
+    drop = drop or survey.get("kind") == "prompt"
     longer = sum(rows for length, rows in cuts["longest"] if length > limit)
     if drop:
         short = [tokens for length, *tokens in cuts["whole"] if length <= limit]
@@ -129,6 +139,11 @@ def kept(survey: Mapping[str, Any], max_length: int | None, *, drop: bool = Fals
         empty=0 if drop else sum(rows for first, rows in cuts["begins"] if first >= limit),
         longest=survey["lengths"]["max"],
     )
+
+
+def usable(dataset: Dataset, survey: Mapping[str, Any] | None) -> int:
+    """Rows that can be learned from as they are read; the check alone does not know what was declared."""
+    return int((survey or {}).get("usable", dataset.usable))
 
 
 def levels(survey: Mapping[str, Any] | None) -> list[dict[str, Any]]:

@@ -14,7 +14,8 @@ from sqlalchemy import ColumnElement, or_, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from engine.rewards import known, unknown
-from engine.spec import GRPO, RunSpec
+from engine.spec import GRPO, Data, RunSpec
+from studio.datasets import declarable
 from studio.db import when_over
 from studio.db.tables import Dataset, Model, Run, now
 from studio.errors import Conflict, Invalid, NotFound
@@ -74,7 +75,7 @@ def create(
     that does not exist or cannot be used, and Conflict while one is still being prepared; with `wait_for_inputs` the
     run is queued all the same and starts when they are ready.
     """
-    dataset = _ready_dataset(session, spec.data.dataset, wait_for_inputs)
+    dataset = _ready_dataset(session, spec.data, wait_for_inputs)
     model = _ready_model(session, spec.model, wait_for_inputs)
     if dataset.status == "ready":
         check_fit(dataset, spec)
@@ -127,7 +128,8 @@ def continuable(session: Session, model_id: str, most: int = 50) -> list[Run]:
     return [run for run in session.scalars(done.limit(most)) if not spec_of(run).training.full_finetuning]
 
 
-def _ready_dataset(session: Session, dataset_id: str, wait: bool) -> Dataset:
+def _ready_dataset(session: Session, data: Data, wait: bool) -> Dataset:
+    dataset_id = data.dataset
     dataset = session.get(Dataset, dataset_id)
     where = "data.dataset"
     if dataset is None:
@@ -136,7 +138,7 @@ def _ready_dataset(session: Session, dataset_id: str, wait: bool) -> Dataset:
         raise Invalid(
             f"The file of the dataset {dataset.name!r} is gone: it was deleted.", code="file_gone", param=where
         )
-    if dataset.status == "unusable":
+    if dataset.status == "unusable" and not (data.declared and declarable(dataset)):
         raise Invalid(
             f"The dataset {dataset.name!r} cannot be used: {dataset.error}", code="dataset_unusable", param=where
         )
@@ -268,7 +270,7 @@ def resume(session: Session, run_id: str) -> Run:
     if run.status not in ("paused", "failed"):
         raise Conflict(f"A run that is {run.status} cannot be resumed.")
     spec = spec_of(run)
-    _ready_dataset(session, spec.data.dataset, wait=True)
+    _ready_dataset(session, spec.data, wait=True)
     _ready_model(session, spec.model, wait=True)
     fresh: dict[str, Any] = {
         "queued_at": now(),

@@ -147,7 +147,7 @@ def answer(asked: dict[str, Any]) -> dict[str, object]:
         return {"error": {"code": "bad_level", "message": message, "advice": ["Its levels are: low."]}}
     if asked["verb"] == "show":
         tokens = told("prompt", ["h", "i", "\n"]) + told("answer", ["y", "o"])
-        row = {"level": "", "samples": [{"turn": 1, "level": {}, "tokens": tokens}], "warnings": [], "refusals": []}
+        row = {"level": "", "samples": [{"turn": 1, "side": "", "tokens": tokens}], "warnings": [], "refusals": []}
         return {"rows": [{"row": number, **row} for number in range(1, 21)]}
     cuts = {"every": 64, "total": [0, 100], "trained": [0, 40], "longest": [[5, 20]], "begins": [[3, 20]]}
     lengths = {"p50": 5, "p95": 5, "p99": 5, "max": 5, "histogram": [{"from": 5, "to": 6, "count": 20}]}

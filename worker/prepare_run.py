@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from engine.rundir import RunDir
 from engine.spec import RunSpec
 from studio import runs
+from studio.datasets import declarable
 from studio.db.tables import Dataset, Model, Run
 from studio.errors import Invalid
 from studio.storage import Storage
@@ -22,7 +23,7 @@ def resolve(session: Session, storage: Storage, run: Run) -> RunSpec:
     dataset = session.get(Dataset, run.dataset_id)
     if dataset is None or dataset.status == "deleted":
         raise Invalid("The file of this run's dataset is gone: the dataset was deleted.", code="file_gone")
-    if dataset.status != "ready":
+    if dataset.status != "ready" and not (spec.data.declared and declarable(dataset)):
         raise Invalid(f"The dataset {dataset.name!r} cannot be used: {dataset.error}", code="dataset_unusable")
     model = session.get(Model, run.model_id)
     if model is None:

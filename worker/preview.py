@@ -7,13 +7,13 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from engine.rows import RawRow, Row, normalise, read
+from engine.rows import AS_SEEN, Declared, RawRow, Row, normalise, read
 from engine.rows.check import other_kind, shown
 from studio import previews
 from studio.db.tables import Dataset, Model
 from studio.errors import StudioError
 from studio.labels import storable, storable_json
-from studio.previews import ROWS, Key
+from studio.previews import ROWS, Key, Way
 from worker.bench import Bench
 
 log = logging.getLogger(__name__)
@@ -46,10 +46,11 @@ def make(bench: Bench, key: Key) -> None:
         dataset, model = session.get(Dataset, key.dataset_id), session.get(Model, key.model_id)
         if preview is None or preview.status != "waiting" or dataset is None or model is None:
             return
-        if not previews.possible(dataset, model):
+        if not previews.possible(dataset, model, Way.model_validate_json(key.way)):
             preview.status, preview.error = "failed", "The dataset or the model cannot be used any more."
             return
-        page = Page(bench.studio.storage.dataset_file(dataset).absolute(), dataset, key.row)
+        way = Way.model_validate_json(key.way)
+        page = Page(bench.studio.storage.dataset_file(dataset).absolute(), dataset, key.row, way.declared)
         common = {"file": str(page.file), "model": model.path, **json.loads(key.way)}
     try:
         asked = {"verb": "show", "row": page.first, "count": ROWS, "kind": page.kind}
@@ -69,8 +70,9 @@ def make(bench: Bench, key: Key) -> None:
 class Page:
     """Rows of a dataset file from one on, those that are set aside included."""
 
-    def __init__(self, file: Path, dataset: Dataset, first: int) -> None:
-        self.file, self.format, self.kind = file, dataset.format, dataset.kind
+    def __init__(self, file: Path, dataset: Dataset, first: int, declared: Declared = AS_SEEN) -> None:
+        self.file, self.format, self.declared = file, dataset.format, declared
+        self.kind = (declared.kind if declared else dataset.kind) or None  # None: found by the engine
         self.first, self.last = first, min(first + ROWS - 1, dataset.rows)
 
     def filled(self, found: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -85,9 +87,9 @@ class Page:
 
     def aside(self, raw: RawRow) -> dict[str, Any]:
         """A row that is not learned from: its columns, and its problems."""
-        known = [] if raw.value is None else normalise(raw.value)
+        known = [] if raw.value is None else normalise(raw.value, self.declared)
         if isinstance(known, Row):
-            known = [other_kind(self.kind, known.kind)] if self.kind != known.kind else []  # type: ignore[arg-type]
+            known = [other_kind(self.kind, known.kind)] if self.kind not in (None, known.kind) else []  # type: ignore[arg-type]
         problems = [raw.problem] if raw.problem else known
         told = [{"message": one.message, "fix": one.fix} for one in problems]
         return {"row": raw.number, "samples": [], "raw": shown(raw.value or {}), "problems": told}
@@ -109,7 +111,9 @@ def compact(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     kept: list[dict[str, Any]] = []
     left = MOST_TOKENS
     for row in rows:
-        samples = [{"turn": one["turn"], "spans": list(_spans(one["tokens"]))} for one in row["samples"]]
+        samples = [
+            {"turn": one["turn"], "side": one["side"], "spans": list(_spans(one["tokens"]))} for one in row["samples"]
+        ]
         left -= sum(len(span.get("ids", ())) for sample in samples for span in sample["spans"])
         if kept and left < 0:
             break

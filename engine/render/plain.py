@@ -10,6 +10,7 @@ from engine.render.sample import Sample, Span
 from engine.rows.model import Message, Row
 
 PLAIN_SHAPES = ("prompt_completion", "instruction", "question_answer")
+EXACT = ("prompt_completion", "prompt")  # the prompt is the column as it is
 
 
 def plain_text(tokenizer: Any, text: str, end_id: int) -> Sample:
@@ -49,14 +50,14 @@ def joined(tokenizer: Any, row: Row, end_id: int) -> Sample:
 
 def asked(tokenizer: Any, row: Row, end_id: int) -> Sample:
     """A prompt alone, nothing of it trained."""
-    ids = begun(tokenizer, plain_prompt(row.prompt, "prompt_completion"), end_id)
+    ids = begun(tokenizer, plain_prompt(row.prompt, row.shape), end_id)
     return Sample(ids, np.zeros(len(ids), np.bool_), [Span("prompt", "user", len(row.prompt), 0, len(ids))])
 
 
 def plain_prompt(messages: list[Message], shape: str) -> str:
     """The text before the completion: exactly the prompt column; a question or instruction gets a line of its own."""
     text = "\n".join(str(message.get("content") or "") for message in messages)
-    return text if shape == "prompt_completion" else f"{text}\n"
+    return text if shape in EXACT else f"{text}\n"
 
 
 def begun(tokenizer: Any, text: str, end_id: int) -> NDArray[np.int32]:

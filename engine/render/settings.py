@@ -12,7 +12,6 @@ from engine.render.levels import Level, Levels
 from engine.render.renderer import Renderer, TrainOn
 from engine.render.template import Variables
 from engine.render.tokenizer import load
-from engine.rows import Declared
 from engine.spec import SFT, RunSpec
 
 
@@ -35,11 +34,6 @@ def settings_of(spec: RunSpec) -> RenderSettings:
     if not isinstance(spec.method, SFT):
         return told
     return RenderSettings(told.level, told.bridge, spec.method.train_on, spec.method.train_reasoning)
-
-
-def declared_in(spec: RunSpec) -> Declared:
-    """What the spec says of the file's rows."""
-    return Declared(None if spec.data.kind == "auto" else spec.data.kind, spec.data.columns)
 
 
 def open_renderer(model: Path, settings: RenderSettings = AS_IN_DATA) -> Renderer:

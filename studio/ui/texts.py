@@ -315,6 +315,7 @@ EN = {
     "datasets.longer_help": "What becomes of the others.",
     "datasets.longer_keep_start": "cut at the end",
     "datasets.longer_drop": "left out",
+    "datasets.declared": "Its columns are read as you say, see what will be learned.",
     "datasets.train": "Train on it",
     "datasets.delete": "Delete",
     "datasets.delete_ask": "Delete the dataset {name}? Runs that used it keep their results.",

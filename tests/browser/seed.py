@@ -7,17 +7,19 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from engine.rows import Declared
 from engine.rows.check import check
 from engine.spec import Data, LoRA, Optimizer, RunSpec
 from studio.context import Studio
 from studio.db.tables import Dataset, Model, Preview, Run, RunEvent, Worker, now
+from studio.previews import Way
 from tests.browser import tokens
 
 HOSTILE = "<script>alert('x')</script> {{name}} ${value} ../../etc"
 GIB = 1024**3
 DONE, DONE_TOO, RUNNING, PREPARING, QUEUED = (f"run-{number:016x}" for number in range(1, 6))
-FAILED, PAUSED, CANCELLED, HOSTILE_RUN = (f"run-{number:016x}" for number in range(6, 10))
-CHATS, PAIRS, HOSTILE_ROWS, USELESS, CHECKING = (f"file-{number:016x}" for number in range(1, 6))
+FAILED, PAUSED, CANCELLED, HOSTILE_RUN, OF_GONE = (f"run-{number:016x}" for number in range(6, 11))
+CHATS, PAIRS, HOSTILE_ROWS, USELESS, CHECKING, ODD, GONE = (f"file-{number:016x}" for number in range(1, 8))
 STARTER = "smollm2-135m-instruct"
 FACTS = {
     "architecture": "LlamaForCausalLM",
@@ -68,7 +70,12 @@ def previews() -> list[Preview]:
     rows, survey = tokens.rows(HOSTILE), tokens.survey(298)
     why = "The chat template did not end within 5 seconds. Use the chat template that the model was published with."
     later = now() + timedelta(days=1)  # it is not tried again meanwhile
+    said = Way(declared=Declared("chat", {"prompt": "frage", "completion": "antwort"})).key
+    odd = {"rows": rows[:1], "survey": survey | {"usable": 1, "rendered": 1}}
+    both = {"rows": tokens.pairs(), "survey": survey | {"kind": "preference", "bridge": None}}
     return [
+        Preview(dataset_id=ODD, model_id=STARTER, way=said, row=1, status="ready", **odd),
+        Preview(dataset_id=PAIRS, model_id=STARTER, way="{}", row=1, status="ready", **both),
         Preview(dataset_id=CHATS, model_id=STARTER, way="{}", row=1, status="ready", rows=rows, survey=survey),
         Preview(dataset_id=CHATS, model_id="qwen", way="{}", row=1, status="failed", error=why, asked_at=later),
         Preview(dataset_id=HOSTILE_ROWS, model_id=STARTER, way="{}", row=1, status="waiting"),
@@ -85,6 +92,7 @@ def _datasets(folder: Path) -> list[Dataset]:
         (CHATS, "Support answers as JSON"): "\n".join(chats),
         (PAIRS, "Haiku taste"): "\n".join(json.dumps(pair) for _ in range(200)),
         (HOSTILE_ROWS, HOSTILE): json.dumps({"prompt": HOSTILE, "completion": HOSTILE}),
+        (ODD, "fragen.jsonl"): json.dumps({"frage": "Wie?", "antwort": "So."}),
         (USELESS, "export-2026.jsonl"): "\n".join('{"foo": 1}' for _ in range(9)),
     }
     found = []
@@ -95,6 +103,7 @@ def _datasets(folder: Path) -> list[Dataset]:
     waiting = {"format": "parquet", "sha256": "", "bytes": 120_400_000}
     return [
         *found,
+        Dataset(id=GONE, name="last year", filename="x.jsonl", status="deleted", **waiting | {"format": "jsonl"}),
         Dataset(id=CHECKING, name="being checked.parquet", filename="x.parquet", status="checking", **waiting),
     ]
 
@@ -154,6 +163,7 @@ def _runs() -> list[tuple[Run, list[RunEvent]]]:
         ),
         _run(PAUSED, "paused overnight", "paused", 200, 80),
         _run(CANCELLED, "never mind", "cancelled", 75, 20),
+        _run(OF_GONE, "from last year", "succeeded", 75, 75, dataset=GONE),
         _run(HOSTILE_RUN, f"{HOSTILE} {'long name ' * 20}"[:300], "succeeded", 1000, 1000, dataset=HOSTILE_ROWS),
     ]
 

@@ -22,6 +22,8 @@ STATES = {
     "train-checking": (f"/?dataset={seed.CHECKING}", "Checking every row"),
     "train-useless": (f"/?dataset={seed.USELESS}", text("train.unusable")),
     "train-clone": (f"/?clone={seed.DONE_TOO}", "Settings of support-json, rank 64"),
+    "train-clone-gone": (f"/?clone={seed.OF_GONE}", text("train.gone_dataset", name="last year")),
+    "train-pairs": (f"/?dataset={seed.PAIRS}&model={seed.STARTER}", text("side.rejected")),
     "run-running": (f"/run?id={seed.RUNNING}", "step 48 of 75"),
     "run-preparing": (f"/run?id={seed.PREPARING}", text("phase.loading_model")),
     "run-queued": (f"/run?id={seed.QUEUED}", text("run.waiting")),
@@ -36,6 +38,7 @@ STATES = {
     "compare-empty": ("/compare", text("compare.empty")),
     "datasets": ("/datasets", "export-2026.jsonl"),
     "dataset": (f"/datasets?id={seed.CHATS}", text("datasets.problems")),
+    "dataset-columns": (f"/datasets?id={seed.ODD}", text("columns.title")),
     "dataset-hostile": (f"/datasets?id={seed.HOSTILE_ROWS}", seed.HOSTILE),
     "dataset-unknown": ("/datasets?id=file-none", text("datasets.unknown")),
     "models": ("/models", "The folder holds GGUF files."),
@@ -107,6 +110,25 @@ def test_a_token_says_what_it_is_and_the_next_row_is_a_click_away(seeded: str, w
     page.get_by_label("Maximum length").fill("120")
     page.get_by_text(text("learn.maximum", n=120)).wait_for()
     page.get_by_text(text("learn.cut", n=12)).wait_for()
+
+
+def test_a_clone_of_a_run_whose_data_was_deleted_says_so(seeded: str, watch: Watch, screenshots: Path) -> None:
+    watched = watch(seeded)
+    look(watched, *STATES["train-clone-gone"], screenshots / "train-clone-gone.png")
+    assert watched.page.get_by_role("button", name=text("train.need_data")).is_disabled()
+    look(watched, *STATES["train-pairs"], screenshots / "train-pairs.png")
+
+
+def test_what_the_columns_hold_is_said_on_the_page_and_goes_along(seeded: str, watch: Watch, screenshots: Path) -> None:
+    page = watch(seeded).open(f"/datasets?id={seed.ODD}&model={seed.STARTER}")
+    for name, column in (("columns.chat_prompt", "frage"), ("columns.chat_completion", "antwort")):
+        page.get_by_label(text(name), exact=True).click()
+        page.get_by_role("option", name=column).click()
+    page.locator(".leaf:visible .tok.answer").first.wait_for()
+    page.screenshot(path=screenshots / "columns-chosen.png", full_page=True)
+    page.get_by_role("link", name=text("datasets.train")).click()
+    page.get_by_role("button", name=re.compile("^Start · about")).wait_for()
+    page.screenshot(path=screenshots / "columns-train.png", full_page=True)
 
 
 def test_a_file_that_is_not_taken_says_why(seeded: str, watch: Watch) -> None:

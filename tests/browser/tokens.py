@@ -55,6 +55,15 @@ def rows(hostile: str) -> list[dict[str, Any]]:
     ]
 
 
+def pairs() -> list[dict[str, Any]]:
+    """A preference row."""
+    asked = span("prompt", "Write", " a", " haiku", role="user")
+    stop = span("stop", "<|im_end|>", role="template")
+    told = {"chosen": span("answer", "Soft", " rain"), "rejected": span("answer", "Haikus", " are", " short")}
+    samples = [{"turn": 1, "side": side, "spans": [asked, answer, stop]} for side, answer in told.items()]
+    return [{"row": 1, "kind": "preference", "samples": samples, "warnings": [], "refusals": []}]
+
+
 def survey(count: int) -> dict[str, Any]:
     """Numbers of so many rows."""
     bars = [0, 4, 30, 75, 90, 50, 21, 10, 6, 8, 3, 1]

@@ -17,7 +17,7 @@ from engine.inspect_data import (
     survey_file,
 )
 from engine.render.settings import RenderSettings, level_named, open_renderer
-from engine.spec import RunSpec
+from engine.spec import GRPO, RunSpec
 from tests.engine.render.families import tokenizer_of
 
 
@@ -214,6 +214,18 @@ def test_a_prompt_row_is_shown_as_what_serving_sends(model, written):
     assert "".join(token["text"] for token in sample["tokens"]).endswith("<|im_start|>assistant\n")
     found = survey_file(path, open_renderer(model))
     assert (found["kind"], found["usable"], found["trained_tokens"], found["nothing_to_learn"]) == ("prompt", 1, 0, 0)
+
+
+def test_of_a_chat_only_the_prompt_is_read_where_the_answers_are_sampled(model, written, capsys):
+    path = written({"question": "Which colour?", "answer": "Blue."})
+    spec = reading().model_copy(update={"method": GRPO()})
+    assert show_main(path, model, 1, spec) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["expected"]) == ("prompt", "Blue.")
+    assert {token["kind"] for token in told["samples"][0]["tokens"]} == {"prompt", "cue"}
+    assert check_main(path, model, spec) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["kind"], told["trained_tokens"], told["nothing_to_learn"]) == ("prompt", 0, 0)
 
 
 def test_a_file_is_read_as_declared_and_disagreement_is_a_warning(model, written, capsys):

@@ -105,19 +105,19 @@ def test_previews_go_with_their_dataset_or_model(both, asked, model_folder):
 
 
 def test_spans_hold_tokens_of_one_kind_and_long_samples_lose_their_middle():
-    row = {"row": 1, "samples": [{"turn": 1, "tokens": tokens(1)}], "warnings": [], "refusals": []}
+    row = {"row": 1, "samples": [{"turn": 1, "side": "", "tokens": tokens(1)}], "warnings": [], "refusals": []}
     [short] = preview.compact([row])
     assert [(one["kind"], one["ids"], one["texts"]) for one in short["samples"][0]["spans"]] == [
         ("prompt", [0], ["hi"]),
         ("cue", [0], ["\n"]),
         ("answer", [0], ["yo"]),
     ]
-    [long] = preview.compact([row | {"samples": [{"turn": 1, "tokens": tokens(1000)}]}])
+    [long] = preview.compact([row | {"samples": [{"turn": 1, "side": "", "tokens": tokens(1000)}]}])
     spans = long["samples"][0]["spans"]
     assert [one["left_out"] for one in spans if "left_out" in one] == [3000 - preview.HEAD - preview.TAIL]
     assert sum(len(one.get("ids", ())) for one in spans) == preview.HEAD + preview.TAIL
 
 
 def test_so_many_rows_are_kept_as_a_page_can_hold():
-    row = {"row": 1, "samples": [{"turn": 1, "tokens": tokens(400)}], "warnings": [], "refusals": []}
+    row = {"row": 1, "samples": [{"turn": 1, "side": "", "tokens": tokens(400)}], "warnings": [], "refusals": []}
     assert len(preview.compact([row] * 20)) == preview.MOST_TOKENS // 1200

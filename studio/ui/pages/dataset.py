@@ -68,10 +68,13 @@ class OneDataset:
     def _listen(self) -> None:
         panel = self.learning
         given: Any = {self.id, self.mark, self.model, self.length, self.longer, panel.level, panel.row}
+        given |= set(panel.columns.inputs)
         outputs = self.components()
         self.timer.tick(handler(self.tick), given, outputs, **QUIET)
         self.model.input(handler(self.chose), given, outputs, **QUIET)
         panel.level.input(handler(self.again), given, outputs, **QUIET)
+        for choice in panel.columns.inputs:
+            choice.input(handler(self.mapped), given, outputs, **QUIET)
         for control in (self.length, self.longer):
             control.input(handler(self.counted), given, outputs, trigger_mode="always_last", **QUIET)
         for pane in (panel.rows, panel.numbers, self.problems):
@@ -80,7 +83,7 @@ class OneDataset:
     def components(self) -> list[Any]:
         """Everything that an event may change."""
         held = [one for part in (self, self.learning) for one in vars(part).values() if isinstance(one, Component)]
-        return [*held, self.body, self.left, self.settings]
+        return [*held, *self.learning.columns.components(), self.body, self.left, self.settings]
 
     def open(self, session: Session, dataset: Dataset, model_id: str = "", row: str = "") -> Updates:
         """The page as the address names it: with a model, else the one of the newest run, else the smallest."""
@@ -110,9 +113,9 @@ class OneDataset:
         dataset = subject.dataset
         if dataset is None:
             return {self.timer: gr.Timer(active=False)}
-        looked, shown = learning.look(session, subject, self.studio), possible(dataset, subject.model)
+        looked, shown = learning.look(session, subject, self.studio), possible(dataset, subject.model, subject.way)
         return {
-            self.top: str(views.top(dataset, subject.model)),
+            self.top: str(views.top(dataset, subject.model, looked.way if shown else subject.way)),
             self.problems: str(views.problems(dataset)),
             self.raw: str(views.as_in_file(dataset)),
             self.settings: gr.update(visible=shown),
@@ -131,7 +134,7 @@ class OneDataset:
         return learning.Subject(
             dataset,
             model,
-            Way(level=given[self.learning.level] or "", bridge=bridge),
+            Way(level=given[self.learning.level] or "", bridge=bridge, declared=self.learning.columns.read(given)),
             int(row) if row.isdecimal() else 1,
             int(most) if most.isdecimal() and int(most) else None,
             given[self.longer] == "drop",
@@ -154,6 +157,13 @@ class OneDataset:
         """Another level."""
         with self.studio.session() as session:
             return self.show(session, given)
+
+    def mapped(self, given: Given) -> Updates:
+        """What the columns hold, as far as it is chosen."""
+        with self.studio.session() as session:
+            subject, columns = self.subject(session, given), self.learning.columns
+            asked = columns.show(subject.dataset, subject.way.declared, columns.kind_in(given))
+            return self.show(session, given) | asked
 
     def chose(self, given: Given) -> Updates:
         """Another model: as in the data, until a level is chosen."""

@@ -15,6 +15,7 @@ from studio.db.tables import Dataset, Model, Preview, now
 from studio.previews import AS_IN_DATA, ROWS, Key, Way
 from studio.queue import send_prepare
 from studio.ui import chrome
+from studio.ui.pages.columns import Columns
 from studio.ui.texts import label, text
 from studio.ui.views import learning as views
 
@@ -37,7 +38,7 @@ class Subject:
     @property
     def possible(self) -> bool:
         """Whether there can be a preview."""
-        return previews.possible(self.dataset, self.model)
+        return previews.possible(self.dataset, self.model, self.way)
 
     def key(self, way: Way, row: int = 1) -> Key:
         """The preview from a row on."""
@@ -80,7 +81,8 @@ def look(session: Session, subject: Subject, studio: Studio | None = None) -> Lo
     """
     if not subject.possible:
         return Looked()
-    plain = previews.get(session, subject.key(Way(bridge=subject.way.bridge)))
+    told = (subject.way.model_copy(update={"level": ""}), Way(bridge=subject.way.bridge))
+    plain = next(filter(None, (previews.get(session, subject.key(one)) for one in told)), None)
     known = previews.levels(plain.survey if plain else None)
     way = subject.way
     if way.level and way.level not in {level["name"] for level in known}:
@@ -110,7 +112,9 @@ class Learning:
     """The components. `rows` hears `act` with a row to turn to; `numbers` with a bridge or level that is chosen."""
 
     def draw_rows(self) -> None:
-        """Rows, page by page, and the level; inside whatever container is open."""
+        """Rows, page by page, the level, and what columns hold; inside whatever container is open."""
+        self.columns = Columns()
+        self.columns.draw()
         self.rows = chrome.pane(views.nothing())
         self.level = gr.Dropdown(
             choices=[(text("learn.level_data"), "")],
@@ -133,6 +137,7 @@ class Learning:
             self.rows: str(views.rows_of(subject.dataset, subject.model, looked.page, subject.row)),
             self.level: level_choice(looked),
             self.row: str(subject.row),
+            **self.columns.show(subject.dataset, subject.way.declared),
             **self.count(subject, looked),
         }
 

@@ -1,11 +1,15 @@
 """Train: what happens when a file is dropped, something is chosen, a setting is changed, Start is pressed."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
+from engine.rows.declared import columns_of
+from engine.spec import Data, RunSpec
 from studio import datasets, models, queue, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model
@@ -14,8 +18,9 @@ from studio.ui import chrome, form
 from studio.ui.chrome import QUIET, handler
 from studio.ui.pages import learning
 from studio.ui.pages import train_fit as fit
-from studio.ui.pages.train_state import BRIDGE, LEVEL, Given, State, Updates, found
+from studio.ui.pages.train_state import BRIDGE, COLUMNS, KIND, LEVEL, Given, State, Updates, found
 from studio.ui.texts import text
+from studio.ui.views import datasets as dataset_views
 from studio.ui.views import models as model_views
 
 
@@ -30,9 +35,11 @@ class Train(State):
         outputs: Any = self.components()
         demo.load(handler(self.load), given, outputs, **QUIET)
         self.file.upload(handler(self.drop), given | {self.file}, outputs, **QUIET)
-        self.dataset.input(handler(self.chose), given, outputs, **QUIET)
+        self.dataset.input(handler(self.chose_data), given, outputs, **QUIET)
         self.model.input(handler(self.chose), given, outputs, **QUIET)
         panel.level.input(handler(self.leveled), given | {panel.level}, outputs, **QUIET)
+        for choice in panel.columns.inputs:
+            choice.input(handler(self.mapped), given | set(panel.columns.inputs), outputs, **QUIET)
         for pane in (panel.rows, panel.numbers):
             pane.act(handler(self.acted), given, outputs, **QUIET)
         self.timer.tick(handler(self.tick), given, outputs, **QUIET)
@@ -45,7 +52,7 @@ class Train(State):
         begun.success(None, self.go, None, js="(url) => { if (url) window.location.href = url; }", **QUIET)
 
     def load(self, given: Given, request: gr.Request) -> Updates:
-        """What the address asks for: ?clone=, ?dataset=, ?model=."""
+        """What the address asks for: ?clone=, or ?dataset=, ?model=, ?level=, ?kind= and ?columns=."""
         query = dict(request.query_params)
         with self.studio.session() as session:
             if query.get("clone"):
@@ -57,7 +64,9 @@ class Train(State):
                 return updates | {self.head: chrome.heading(text("train.title"), lead)} | said
             usable = [model.id for model in models.list_models(session) if model_views.usable(model)]
             only = usable[0] if len(usable) == 1 else None
-            return self.show(session, given, query.get("dataset"), query.get("model") or only)
+            named = query.get("dataset"), query.get("model") or only
+            fresh = asked_for(self.suggestion(session, found(session, *named)), query)
+            return self.show(session, given, *named, fresh=fresh)
 
     def drop(self, given: Given) -> Updates:
         """Store the file at once; a worker checks it."""
@@ -75,6 +84,20 @@ class Train(State):
         queue.send_prepare(self.studio.celery, "check_dataset", stored)
         with self.studio.session() as session:
             return self.show(session, given, stored, given[self.model]) | {self.file: gr.update(value=None)}
+
+    def chose_data(self, given: Given) -> Updates:
+        """Another dataset: whatever was said of the columns was said of the one before."""
+        anew = {self.form.fields[KIND]: "auto", self.form.fields[COLUMNS]: ""}
+        return {field: gr.update(value=value) for field, value in anew.items()} | self.chose({**given, **anew})
+
+    def mapped(self, given: Given) -> Updates:
+        """What the columns hold, as far as it is chosen: the settings follow."""
+        columns = self.learning.columns
+        declared = columns.read(given)
+        updates = self._set(given, {KIND: declared.kind or "auto", COLUMNS: dataset_views.pairs(declared.columns)})
+        with self.studio.session() as session:
+            chosen = found(session, given[self.dataset], given[self.model])
+            return updates | columns.show(chosen.dataset, declared, columns.kind_in(given))
 
     def chose(self, given: Given) -> Updates:
         """Another dataset, model or method: its first row."""
@@ -107,7 +130,7 @@ class Train(State):
 
     def leveled(self, given: Given) -> Updates:
         """Another reasoning level: the setting follows, and so does what is shown."""
-        return self._set(given, LEVEL, given[self.learning.level] or "")
+        return self._set(given, {LEVEL: given[self.learning.level] or ""})
 
     def acted(self, given: Given, event: gr.EventData) -> Updates:
         """A row to turn to, a level, or what was said to a bridge."""
@@ -118,14 +141,14 @@ class Train(State):
             subject = learning.acted(session, self.subject(chosen, values, given), action, value)
             if action == "row":
                 return self.learned(session, {**given, self.learning.row: str(subject.row)}, values, chosen)
-        return self._set(given, *((LEVEL, value) if action == "level" else (BRIDGE, subject.way.bridge)))
+        return self._set(given, {LEVEL: value} if action == "level" else {BRIDGE: subject.way.bridge})
 
-    def _set(self, given: Given, name: str, value: Any) -> Updates:
-        """Change one setting as if it were typed."""
-        field = self.form.fields[name]
+    def _set(self, given: Given, values: form.Values) -> Updates:
+        """Change settings as if they were typed."""
+        typed = {self.form.fields[name]: value for name, value in values.items()}
         with self.studio.session() as session:
-            updates = self.show(session, {**given, field: value}, given[self.dataset], given[self.model])
-            return updates | {field: gr.update(value=value)}
+            updates = self.show(session, {**given, **typed}, given[self.dataset], given[self.model])
+            return updates | {field: gr.update(value=value) for field, value in typed.items()}
 
     def back(self, given: Given) -> Updates:
         """To what is suggested for this data and model."""
@@ -158,6 +181,17 @@ class Train(State):
         with self.studio.session() as session:
             queue.send_run(self.studio.celery, session, runs.get(session, run_id))
         return {self.go: f"/run?id={run_id}"}
+
+
+def asked_for(spec: RunSpec, query: Mapping[str, str]) -> RunSpec:
+    """A spec with what an address says of the data; the spec as it is where that is nothing that it can hold."""
+    told = {"reasoning_level": query.get("level"), "kind": query.get("kind")}
+    columns = columns_of(filter(None, query.get("columns", "").split(",")))
+    data = {name: value for name, value in {**told, "columns": columns}.items() if value}
+    try:
+        return spec.model_copy(update={"data": Data.model_validate({**spec.data.model_dump(), **data})})
+    except ValidationError:
+        return spec
 
 
 def gone(session: Session, dataset_id: str, model_id: str) -> tuple[str, str] | None:

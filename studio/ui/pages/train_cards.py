@@ -99,4 +99,10 @@ class Cards:
         """Everything that an event may change."""
         own = [one for held in (self, self.learning) for one in vars(held).values() if isinstance(one, Component)]
         places = [place for _, place in self.form.places]
-        return [*own, *self.form.fields.values(), *self.form.errors.values(), *places]
+        return [
+            *own,
+            *self.learning.columns.components(),
+            *self.form.fields.values(),
+            *self.form.errors.values(),
+            *places,
+        ]

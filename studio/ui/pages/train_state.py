@@ -7,7 +7,9 @@ from typing import Any
 import gradio as gr
 from sqlalchemy.orm import Session
 
-from engine.spec import RunSpec
+from engine.rows import Declared
+from engine.rows.declared import columns_of
+from engine.spec import METHODS, RunSpec
 from studio import datasets, models, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model, Plan
@@ -27,7 +29,12 @@ from studio.ui.views import fit as fit_views
 from studio.ui.views import models as model_views
 from studio.ui.views import train as views
 
-LEVEL, BRIDGE = "data.reasoning_level", "data.bridge"  # settings that the panel changes too
+LEVEL, BRIDGE, KIND, COLUMNS = (
+    "data.reasoning_level",
+    "data.bridge",
+    "data.kind",
+    "data.columns",
+)  # settings that the panel changes too
 Given = Mapping[Any, Any]
 Updates = dict[Any, Any]
 
@@ -73,7 +80,7 @@ class State(Cards):
                 value=chosen.dataset and chosen.dataset.id,
             ),
             self.model: gr.update(choices=model_views.choices(listed), value=chosen.model and chosen.model.id),
-            self.found: dataset_views.line(chosen.dataset),
+            self.found: dataset_views.line(chosen.dataset, declared=bool(subject.way.declared)),
             self.prepared: views.model_line(chosen.model) if listed else views.no_model(every),
             **self.learning.show(subject, looked),
             self.suggested: new,
@@ -131,11 +138,17 @@ class State(Cards):
     def subject(self, chosen: views.Chosen, values: form.Values, given: Given) -> learning.Subject:
         """What is looked at: the rows as these settings render them, whatever else is still wrong with the settings."""
         method = f"{form.METHOD.partition('.')[0]}.{values.get(form.METHOD)}"
+        kind, columns = values.get(KIND) or "auto", columns_of(str(values.get(COLUMNS) or "").split(","))
+        columns = {holds: name for holds, name in columns.items() if holds and name}
+        declared = Declared(None if kind == "auto" else kind, columns)  # type: ignore[arg-type]
         told = {
             "level": values.get(LEVEL) or "",
             "bridge": values.get(BRIDGE),
             "train_on": values.get(f"{method}.train_on"),
             "train_reasoning": values.get(f"{method}.train_reasoning"),
+            "declared": declared,
+            "asks": (declared.kind or chosen.kind) == "chat"
+            and "prompt" in METHODS[values.get(form.METHOD) or "sft"].kinds,
         }
         most = values.get("data.max_length")
         row = str(given.get(self.learning.row) or "1")

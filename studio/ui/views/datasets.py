@@ -1,9 +1,10 @@
 """Datasets as cards, as one page of facts, and as the line that the Train page shows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from studio.db.tables import Dataset, Model
+from studio.previews import AS_IN_DATA, Way
 from studio.ui import figures
 from studio.ui.chrome import empty, heading, meter, note
 from studio.ui.html import Child, Html, el, link, many, url
@@ -29,13 +30,15 @@ def aside(dataset: Dataset) -> int:
     return max(dataset.rows - dataset.usable, 0)
 
 
-def line(dataset: Dataset | None) -> Html:
+def line(dataset: Dataset | None, *, declared: bool = False) -> Html:
     """What the check found, in one line: for the Data card of the Train page."""
     if dataset is None:
         return many()
     if dataset.status in BUSY:
         word = text("train.fetching") if dataset.status == "fetching" else text("train.checking", name=dataset.name)
         return el("div", meter(None), el("p", word, cls="quiet small"), role="status")
+    if declared and dataset.status == "unusable":
+        return el("p", text("datasets.declared"), cls="words", role="status")
     if dataset.status == "unusable":
         return note("bad", text("train.unusable"), dataset.error, few_problems(dataset))
     bad = aside(dataset)
@@ -126,10 +129,15 @@ def remove(dataset: Dataset) -> Html:
     )
 
 
-def top(dataset: Dataset, model: Model | None = None) -> Html:
+def top(dataset: Dataset, model: Model | None = None, way: Way = AS_IN_DATA) -> Html:
     """Name, status, figures, and what is wrong with the whole of it."""
-    start = url("/", dataset=dataset.id, model=model.id if model else "")
-    actions = el("a", text("datasets.train"), cls="action first", href=start) if dataset.status == "ready" else None
+    told = {"level": way.level, "kind": way.declared.kind or "", "columns": pairs(way.declared.columns)}
+    start = url("/", dataset=dataset.id, model=model.id if model else "", **told)
+    actions = (
+        el("a", text("datasets.train"), cls="action first", href=start)
+        if dataset.status == "ready" or way.declared
+        else None
+    )
     back = link(text("datasets.all"), "/datasets", cls="small")
     parts: list[Child] = [
         el("div", back, style="padding-top:18px"),
@@ -138,9 +146,14 @@ def top(dataset: Dataset, model: Model | None = None) -> Html:
     ]
     if dataset.status in BUSY:
         parts.append(el("div", line(dataset), cls="card"))
-    if dataset.status == "unusable":
+    if dataset.status == "unusable" and not way.declared:
         parts.append(note("bad", text("train.unusable"), dataset.error))
     return el("div", parts, cls="stack-16", data_title=text("title", page=dataset.name))
+
+
+def pairs(columns: Mapping[str, str]) -> str:
+    """A declaration of columns as the settings have it: prompt=question, completion=answer."""
+    return ", ".join(f"{holds}={name}" for holds, name in columns.items())
 
 
 def problems(dataset: Dataset) -> Html:

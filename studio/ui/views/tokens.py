@@ -40,15 +40,25 @@ def row(one: Mapping[str, Any]) -> Html:
     parts: list[Child] = []
     if not samples:
         parts.append(note("bad", text("learn.nothing")))
-    if len(samples) > 1:
+    if len(samples) > 1 and not samples[0].get("side"):
         parts.append(el("p", text("learn.sample", n=len(samples)), cls="quiet small"))
-    parts += [el("div", [tokens(span) for span in sample["spans"]], cls="tokens", tabindex="0") for sample in samples]
+    parts += [sequence(sample) for sample in samples]
+    if one.get("expected"):
+        said = el("div", rows.cut(str(one["expected"])), cls="tokens expected", tabindex="0")
+        parts.append(many(el("h3", text("learn.expected")), said))
     parts += [
         note("bad", text("learn.refused", turn=each["turn"] + 1), each["message"], each.get("fix") or "")
         for each in one.get("refusals") or ()
     ]
     parts += [note("warn", el("span", each["message"])) for each in one.get("warnings") or ()]
     return el("div", parts, cls="stack-8")
+
+
+def sequence(sample: Mapping[str, Any]) -> Html:
+    """A sample's tokens, one of two answers under the name of its side."""
+    side = sample.get("side") or ""
+    shown = el("div", [tokens(span) for span in sample["spans"]], cls=f"tokens {side}".strip(), tabindex="0")
+    return many(el("h3", words("side", side)), shown) if side else shown
 
 
 def aside(one: Mapping[str, Any]) -> Html:
@@ -101,11 +111,10 @@ def survey(
         return many()
     max_length = previews.length_of(found, max_length)
     kept = previews.kept(found, max_length, drop=drop)
-    share = f"{100 * kept.trained / kept.total:.0f} %" if kept.total else text("figure.none")
     cut = longer(kept)
     line = el(
         "p",
-        el("b", text("learn.share", share=share, total=figures.count(kept.total))),
+        el("b", trained(found, kept)),
         " · ",
         el("span", cut, cls="warned" if kept.cut + kept.dropped else None),
         " · ",
@@ -113,16 +122,26 @@ def survey(
         cls="words",
         role="status",
     )
-    partly = text("learn.first_rows", n=figures.count(kept.rows), of=figures.count(dataset.usable))
+    of = previews.usable(dataset, found)
+    partly = text("learn.first_rows", n=figures.count(kept.rows), of=figures.count(of))
     return el(
         "div",
         line,
-        el("p", partly, cls="quiet small") if kept.rows < dataset.usable else None,
+        el("p", partly, cls="quiet small") if kept.rows < of else None,
         lengths(found["lengths"], max_length),
         notes(found, dataset, kept, max_length),
         remarks([one for one in found.get("warnings") or () if one["code"] not in unsaid]),
         cls="survey stack-8",
     )
+
+
+def trained(found: Mapping[str, Any], kept: previews.Kept) -> str:
+    """How much of it is trained; of prompts nothing is, their answers are sampled."""
+    total = figures.count(kept.total)
+    if found.get("kind") == "prompt":
+        return text("learn.asked", total=total)
+    share = f"{100 * kept.trained / kept.total:.0f} %" if kept.total else text("figure.none")
+    return text("learn.share", share=share, total=total)
 
 
 def longer(kept: previews.Kept) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.spec import RunSpec
+from studio.datasets import declarable
 from studio.db.tables import Dataset, Model, Plan, Preview
 from studio.ui import figures
 from studio.ui.chrome import meter, note
@@ -140,7 +141,8 @@ def _missing(chosen: Chosen) -> str:
         )
     if dataset.status in BUSY:
         return "train.need_check"
-    if dataset.status != "ready" or chosen.unfit:
+    declared = chosen.spec is not None and chosen.spec.data.declared and declarable(dataset)
+    if chosen.unfit or (dataset.status != "ready" and not declared):
         return "train.need_usable"
     if model.status in BUSY:
         return "train.need_model_ready"

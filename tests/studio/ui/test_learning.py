@@ -54,9 +54,9 @@ def test_the_preview_is_asked_for_once_and_sent_after_the_commit(studio: Studio,
     assert first.pace == learning.SOON_SECONDS
 
 
-def test_rows_that_are_no_chats_or_texts_have_none(studio: Studio, key: Key) -> None:
+def test_rows_of_no_known_kind_have_none(studio: Studio, key: Key) -> None:
     with studio.session() as session:
-        session.get_one(Dataset, key.dataset_id).kind = "preference"
+        session.get_one(Dataset, key.dataset_id).kind = ""
     assert look(studio, key) == learning.Looked()
     assert sent(studio) == 0
 

@@ -1,10 +1,12 @@
 """What will be learned, as markup: kinds, counts, what is cut, and text that stays text."""
 
 import re
+from html import unescape
 from typing import Any
 
 import pytest
 
+from studio import previews
 from studio.db.tables import Dataset, Preview
 from studio.ui.views import tokens
 from tests.studio.ui.test_html import ATTACKS, tags
@@ -30,6 +32,9 @@ SURVEY: dict[str, Any] = {
     "problem_counts": {"template_refuses": 2, "empty": 1},
 }
 DATASET = Dataset(id="d", name="d", kind="chat", rows=10, usable=10, report={"problem_counts": {"empty": 1}})
+
+
+SIDES = ("chosen", "rejected")
 
 
 def span(kind: str, text: str, *, trained: bool) -> dict[str, Any]:
@@ -80,6 +85,52 @@ def test_what_will_not_be_learned_and_what_to_know_are_said() -> None:
     assert "2 turns will not be learned" in said
     assert "Row 3: Turn 2: no. Change it." in said
     assert "The template asks for the date." in said
+
+
+def test_of_a_preference_both_answers_are_shown_under_their_names() -> None:
+    shown = preview()
+    shown.rows = [
+        {"row": 1, "samples": [{"side": side, "spans": [span("answer", side, trained=True)]} for side in SIDES]}
+    ]
+    made = tokens.learned(shown, 1)
+    assert re.findall(r"<h3>([^<]+)</h3><div class=\"tokens (\w+)\"", made) == [
+        ("Preferred answer", "chosen"),
+        ("Rejected answer", "rejected"),
+    ]
+    assert "sequences" not in made
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_prompt_is_shown_with_the_answer_that_is_expected(attack: str) -> None:
+    shown = preview(span("prompt", "2 + 2?", trained=False))
+    assert shown.rows is not None
+    shown.rows[0] |= {"expected": attack}
+    made = tokens.learned(shown, 1)
+    assert "<h3>Expected answer</h3>" in made
+    assert attack in unescape(text_of(made))
+    assert {name for name, _ in tags(made)} <= {
+        "section",
+        "div",
+        "h2",
+        "h3",
+        "span",
+        "button",
+        "i",
+        "ul",
+        "li",
+        "input",
+    }
+
+
+def test_of_prompts_nothing_is_trained_and_longer_ones_are_left_out_whole() -> None:
+    cuts = SURVEY["cuts"] | {"whole": [[100, 800, 0], [190, 380, 0]]}
+    asked = preview()
+    asked.survey = SURVEY | {"kind": "prompt", "cuts": cuts}
+    said = text_of(tokens.survey(asked, DATASET, 128))
+    assert "800 tokens of prompts" in said
+    assert "2 rows left out for their length" in said
+    assert "nothing left" not in said
+    assert previews.length_of(asked.survey, None) == 190
 
 
 def test_a_long_file_says_of_how_many_rows_the_figures_are() -> None:
