@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,14 +81,13 @@ def tokenizer_of(model: Path) -> tuple[Any, list[int]]:
     return tokenizer, stops
 
 
-def ours(path: Path, tokenizer: Any, stops: list[int], processes: int) -> Callable[[], tuple[int, int]]:
+def ours(path: Path, tokenizer: Any, stops: list[int]) -> Callable[[], tuple[int, int]]:
     """Prepares the file; (tokens, trained tokens)."""
     spec = RunSpec.model_validate(
         {"model": "m", "data": {"dataset": str(path), "max_length": MAX_LENGTH, "eval_fraction": 0.0}}
     )
 
     def go() -> tuple[int, int]:
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processes])
         counts = prepare(spec, tokenizer, stops, lambda event: None).counts
         return counts.total_tokens, counts.trained_tokens
 
@@ -126,21 +126,37 @@ def theirs(path: Path, tokenizer: Any, processes: int) -> Callable[[], tuple[int
     return go
 
 
-def timed(work: Callable[[], tuple[int, int]]) -> tuple[float, tuple[int, int]]:
-    """Seconds, and what it returned; in a process of its own, which starts with nothing warmed up."""
+@dataclass(frozen=True)
+class Taken:
+    """Seconds by the clock and of the processors, and the tokens that came out: all, and trained."""
+
+    seconds: float
+    cpu_seconds: float
+    tokens: tuple[int, int]
+
+
+def timed(work: Callable[[], tuple[int, int]], processes: int) -> Taken:
+    """One preparation in a process of its own, which starts with nothing warmed up, on so many cores."""
     here, there = multiprocessing.get_context("fork").Pipe()
 
     def go() -> None:
-        began = time.perf_counter()
-        found = work()
-        there.send((time.perf_counter() - began, found))
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:processes])
+        began, used = time.perf_counter(), cpu_seconds()
+        tokens = work()
+        there.send(Taken(time.perf_counter() - began, cpu_seconds() - used, tokens))
 
     process = multiprocessing.get_context("fork").Process(target=go)
     process.start()
     there.close()
-    answer: tuple[float, tuple[int, int]] = here.recv()
+    answer: Taken = here.recv()
     process.join()
     return answer
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def against_trl(model: Path, rows: int, processes: int, rounds: int) -> dict[str, Any]:
@@ -149,23 +165,23 @@ def against_trl(model: Path, rows: int, processes: int, rounds: int) -> dict[str
     with tempfile.TemporaryDirectory(prefix="atelier-bench-") as folder:
         path = Path(folder) / "rows.jsonl"
         write(path, rows)
-        sides = {"atelier": ours(path, tokenizer, stops, processes), "trl": theirs(path, tokenizer, processes)}
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
-        tokens: dict[str, tuple[int, int]] = {}
+        sides = {"atelier": ours(path, tokenizer, stops), "trl": theirs(path, tokenizer, processes)}
+        taken: dict[str, list[Taken]] = {name: [] for name in sides}
         for _ in range(rounds):
             for name, work in sides.items():
-                taken, tokens[name] = timed(work)
-                seconds[name].append(taken)
-                sys.stderr.write(f"{name}: {rows / taken:.0f} rows/s\n")
-    speed = {name: rows / statistics.median(taken) for name, taken in seconds.items()}
+                taken[name].append(timed(work, processes))
+                sys.stderr.write(f"{name}: {rows / taken[name][-1].seconds:.0f} rows/s\n")
+    clock = {name: statistics.median(one.seconds for one in found) for name, found in taken.items()}
+    cpu = {name: statistics.median(one.cpu_seconds for one in found) for name, found in taken.items()}
     return {
         "rows": rows,
         "processes": processes,
-        "rounds": rounds,
-        "seconds": {name: [round(one, 2) for one in taken] for name, taken in seconds.items()},
-        "rows_per_second": {name: round(one) for name, one in speed.items()},
-        "tokens": {name: {"all": total, "trained": trained} for name, (total, trained) in tokens.items()},
-        "ratio": round(speed["atelier"] / speed["trl"], 2),
+        "seconds": {name: [round(one.seconds, 2) for one in found] for name, found in taken.items()},
+        "cpu_seconds": {name: [round(one.cpu_seconds, 2) for one in found] for name, found in taken.items()},
+        "rows_per_second": {name: round(rows / seconds) for name, seconds in clock.items()},
+        "tokens": {name: dict(zip(("all", "trained"), found[0].tokens, strict=True)) for name, found in taken.items()},
+        "ratio": round(clock["trl"] / clock["atelier"], 2),
+        "cpu_ratio": round(cpu["trl"] / cpu["atelier"], 2),
     }
 
 
@@ -182,7 +198,7 @@ def memory(model: Path, rows: int, suffix: str) -> dict[str, Any]:
         survey_file(path, renderer_for(tokenizer, stops, RenderSettings()))
         found["check"] = {"seconds": round(time.perf_counter() - began, 1), "peak_mib": peak(resource.RUSAGE_SELF)}
         began = time.perf_counter()
-        total, _ = ours(path, tokenizer, stops, os.cpu_count() or 1)()
+        total, _ = ours(path, tokenizer, stops)()
         found["prepare"] = {"seconds": round(time.perf_counter() - began, 1), "peak_mib": peak(resource.RUSAGE_SELF)}
         found["helper_peak_mib"] = peak(resource.RUSAGE_CHILDREN)
         found["samples_mib"] = total * 5 >> 20  # four bytes of id and one of flag per token

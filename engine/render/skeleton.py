@@ -75,6 +75,10 @@ class Skeletons:
                 self.known[shape] = known + 1
         return self.template.render(messages, tools, cue=cue, variables=variables)
 
+    def of(self, messages: list[Message], *, cue: bool, variables: Variables) -> Skeleton | None:
+        """The skeleton of such conversations; None when there is none."""
+        return self._made(messages, cue, variables) if self.possible else None
+
     def _compared(self, text: str, messages: list[Message], cue: bool, variables: Variables) -> str:
         """The real rendering; when it is another than `text`, skeletons do not work for this template."""
         real = self.template.render(messages, [], cue=cue, variables=variables)
