@@ -1,7 +1,8 @@
 """One process of a parity launch: trains every cell with the others; the first one compares and says the result.
 
 Each cell has a process of its own, forked when the libraries are loaded: groups, their threads, and what torch
-remembers of them end with it. Meeting again in one process, a fast one may find the address that a slow one has just left.
+remembers of them end with it. Meeting again in one process, a fast one may find the address that a slow one has just
+left.
 """
 
 import json
