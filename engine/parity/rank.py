@@ -43,8 +43,8 @@ def main(folder: Path) -> int:
 
 def _meet(number: int) -> None:
     """Meet the processes of the same cell, under names of its own in the launch's store."""
-    store, rank, world = next(dist.rendezvous("env://"))
-    own = dist.PrefixStore(f"cell {number}", store)
+    store, rank, world = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    own = dist.PrefixStore(f"cell {number}", store)  # type: ignore[attr-defined]
     dist.init_process_group("gloo", store=own, rank=rank, world_size=world, timeout=PATIENCE)
 
 
