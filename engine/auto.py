@@ -14,6 +14,10 @@ def class_for(model: str) -> Any:
 
     Raises OSError, ValueError or KeyError where there is no readable config.
     """
-    kind = AutoConfig.from_pretrained(model).model_type
+    return class_of(AutoConfig.from_pretrained(model).model_type)
+
+
+def class_of(kind: str) -> Any:
+    """The auto class for models of this `model_type`."""
     images_only = kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
     return AutoModelForImageTextToText if images_only else AutoModelForCausalLM

@@ -25,7 +25,7 @@ from engine.reading import reader_for
 from engine.render.levels import Level
 from engine.render.pair import RenderedPair, render_pair
 from engine.render.renderer import Renderer, trained_turns
-from engine.render.sample import Rendered, without_spans
+from engine.render.sample import Rendered
 from engine.render.serving import Serving
 from engine.render.settings import renderer_for, settings_of
 from engine.render.template import Variables
@@ -176,7 +176,7 @@ class _Work:
             return question_of(self.renderer, row)
         if row.kind == "preference":
             return render_pair(self.renderer, row)
-        return without_spans(self.renderer.render(row))
+        return self.renderer.tokens(row)
 
     def take(self, index: int, row: Row, rendered: Rendered | RenderedPair | Prompt) -> None:
         """Cut and keep one row."""

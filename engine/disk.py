@@ -10,6 +10,8 @@ from engine.spec import RunSpec
 
 MIB = 2**20
 STATE_BYTES = {"adamw_torch_fused": 8, "adamw_bf16": 4, "adamw_8bit": 2}  # of both moments, for each trained parameter
+EIGHT_BIT_FROM = 4096  # elements; bitsandbytes keeps the moments of smaller parameters in float32
+TABLE_BYTES = 2048  # of a parameter with moments in 8 bits: what their codes stand for
 WEIGHT_BYTES = {"adamw_bf16": 2}  # where a checkpoint holds the trained parameters in less than their own precision
 ASIDE = 32 * MIB  # tokenizer, card, events, log
 
@@ -23,9 +25,16 @@ def needed(built: Built, spec: RunSpec) -> int:
     optim, weights, moments = spec.optimizer.optim, 0, 0
     for value in built.parameters().values():
         weights += value.numel() * WEIGHT_BYTES.get(optim, value.element_size())
-        moments += value.numel() * STATE_BYTES[optim]
+        moments += _of_moments(value.numel(), optim)
     kept = spec.saving.save_total_limit + spec.saving.load_best_model_at_end + 1
     return kept * (weights + moments) + weights + ASIDE
+
+
+def _of_moments(count: int, optim: str) -> int:
+    """Bytes of both moments of a parameter with `count` elements."""
+    if optim != "adamw_8bit":
+        return count * STATE_BYTES[optim]
+    return count * STATE_BYTES[optim] + TABLE_BYTES if count >= EIGHT_BIT_FROM else count * 8
 
 
 def check(folder: Path, wanted: int) -> None:

@@ -77,7 +77,6 @@ class Started(Said):
     trainable_parameters: int
     trained_modules: list[str] = Field(default=[], description="Names of the layers that are trained, each kind once.")
     total_parameters: int
-    planned_memory: int | None = Field(default=None, description="Bytes that the plan foretold, on the fullest device.")
     versions: dict[str, str] = {}
 
 

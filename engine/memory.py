@@ -38,6 +38,9 @@ def measure(device: torch.device, rank: int = 0) -> DeviceMemory:
     )
 
 
+GROWTH = 1.2  # of resident memory since the last trim, from which on it is trimmed again
+
+
 @dataclass
 class Heap:
     """Gives memory that the C library holds without need back to the system.
@@ -52,7 +55,7 @@ class Heap:
         """Call after a step with the resident bytes; trims (and says True) once they grew by a fifth."""
         if self.level is None:
             self.level = resident
-        if resident < self.level * 1.2 or not sys.platform.startswith("linux"):
+        if resident < self.level * GROWTH or not sys.platform.startswith("linux"):
             return False
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
         if trim is not None:

@@ -1,7 +1,6 @@
 """Optimizers by transformers' names, and one of our own: AdamW all in bfloat16, rounded stochastically."""
 
 import importlib
-import importlib.util
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from engine.extras import has_bitsandbytes
 from engine.failure import Failure
 from engine.spec import Optimizer
 
@@ -43,7 +43,7 @@ def make(parameters: Mapping[str, nn.Parameter], settings: Optimizer, device: to
 def check_eight_bit(device: torch.device) -> None:
     """Raise Failure unless 8-bit states can be kept here."""
     advice = ["Optimizer adamw_bf16: states of half the size, on every device.", "Or adamw_torch_fused."]
-    if importlib.util.find_spec("bitsandbytes") is None:
+    if not has_bitsandbytes():
         message = "The optimizer adamw_8bit needs the package bitsandbytes, which is not installed."
         raise Failure("optimizer_not_installed", message, ["pip install bitsandbytes", *advice])
     if device.type not in EIGHT_BIT_DEVICES:

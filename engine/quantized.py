@@ -1,12 +1,12 @@
 """The frozen base in fewer bits: 4-bit NormalFloat through bitsandbytes (QLoRA), or floats of 8 bits."""
 
-import importlib.util
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import BitsAndBytesConfig
 
+from engine.extras import has_bitsandbytes
 from engine.failure import Failure
 
 FLOAT8 = torch.float8_e4m3fn
@@ -19,7 +19,7 @@ NF4_DEVICES = {"cpu", "cuda", "xpu"}
 def check(quantization: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise Failure unless the base can be held like this here, saying what would work instead."""
     if quantization == "nf4":
-        if importlib.util.find_spec("bitsandbytes") is None:
+        if not has_bitsandbytes():
             message = "A base in 4 bits needs the package bitsandbytes, which is not installed."
             raise Failure("quantization_not_installed", message, ["pip install bitsandbytes", "Quantised base none."])
         if device.type not in NF4_DEVICES:

@@ -1,7 +1,7 @@
 """Rollouts: groups of answers to one prompt each, what they are worth, and the micro-batch that learns from them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -37,6 +37,11 @@ class Group:
         """Reward of each answer; NaN where none of its parts could be had."""
         found = [answer.grade.reward for answer in self.answers]
         return np.array([np.nan if reward is None else reward for reward in found], dtype=np.float32)
+
+    def compared(self, advantages: Sequence[float]) -> "Group":
+        """The same answers, each knowing how much better it is than the group."""
+        better = zip(self.answers, advantages, strict=True)
+        return replace(self, answers=[replace(answer, advantage=one) for answer, one in better])
 
     @property
     def has_signal(self) -> bool:

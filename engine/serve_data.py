@@ -1,9 +1,10 @@
-"""A process that stays: questions about datasets as JSON lines on stdin, one JSON line on stdout for each.
+"""A process that stays: questions about datasets and plans as JSON lines on stdin, one JSON line on stdout for each.
 
 Loading transformers takes seconds and opening a model a moment; asked again, this process has both. Rendering happens
 in the main thread, where the limits on templates work; a second thread only reads lines.
 """
 
+import importlib
 import json
 import os
 import queue
@@ -25,6 +26,7 @@ from engine.render.renderer import Renderer, TrainOn
 from engine.render.settings import RenderSettings, open_renderer
 from engine.rows import AS_SEEN, Declared, sniff, usable
 from engine.rows.model import Kind
+from engine.spec import RunSpec
 
 MOST_RENDERERS = 4
 STDIN = 0
@@ -83,20 +85,39 @@ class Check(OfFile):
     seconds: float | None = Field(default=None, gt=0)
 
 
-ASKED: TypeAdapter[Open | Show | Check] = TypeAdapter(Annotated[Open | Show | Check, Field(discriminator="verb")])
+class PlanRun(BaseModel):
+    """The plan of a run whose model is a folder, on these devices: `{kind, label, total_bytes}` each.
+
+    `rows`: usable ones; `survey`: what Check told of them, as far as it is known. `tokens_per_second`: of earlier runs.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    verb: Literal["plan"]
+    spec: RunSpec
+    devices: list[dict[str, Any]] = Field(min_length=1)
+    rows: int = Field(default=0, ge=0)
+    survey: dict[str, Any] | None = None
+    tokens_per_second: float | None = Field(default=None, gt=0)
+
+
+ASKED: TypeAdapter[Open | Show | Check | PlanRun] = TypeAdapter(
+    Annotated[Open | Show | Check | PlanRun, Field(discriminator="verb")]
+)
 
 
 class Desk:
     """Answers, and keeps the renderers that were used last."""
 
     def __init__(self) -> None:
+        self.plans: Any = None  # engine.plan.desk.PlanDesk, once it is needed
         self.renderers: OrderedDict[tuple[Path, RenderSettings], Renderer] = OrderedDict()
 
     def answer(self, line: str) -> dict[str, Any]:
         """The answer to one line: what was asked for, or `error` with code, message and advice."""
         try:
             asked = ASKED.validate_json(line)
-            return self._found(asked, self._renderer(asked))
+            return self._planned(asked) if isinstance(asked, PlanRun) else self._found(asked, self._renderer(asked))
         except Failure as failure:
             return _error(failure.code, failure.message, failure.advice)
         except ValidationError as error:
@@ -115,6 +136,15 @@ class Desk:
                 self.renderers.popitem(last=False)
         self.renderers.move_to_end(key)
         return self.renderers[key]
+
+    def _planned(self, asked: PlanRun) -> dict[str, Any]:
+        """The plan; its libraries (torch among them) are loaded with the first one, so that rows are shown before."""
+        if self.plans is None:
+            self.plans = importlib.import_module("engine.plan.desk").PlanDesk()
+        told: dict[str, Any] = self.plans.told(
+            asked.spec, asked.devices, asked.rows, asked.survey, asked.tokens_per_second
+        )
+        return told
 
     def _found(self, asked: Open | Show | Check, renderer: Renderer) -> dict[str, Any]:
         if isinstance(asked, Check):

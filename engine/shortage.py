@@ -1,11 +1,11 @@
 """When memory ran out: what was asked for, what was there, and the three settings that would help most."""
 
-import importlib.util
 import re
 
 import torch
 
 from engine.events import DeviceMemory
+from engine.extras import has_bitsandbytes
 from engine.failure import Change, Failure
 from engine.spec import RunSpec
 
@@ -85,7 +85,7 @@ def _smaller_weights(spec: RunSpec, dtype: torch.dtype) -> list[Change]:
     elif dtype == torch.float32:
         effect = "Precision bfloat16: half the memory for weights and activations, slower where it is emulated."
         found.append(Change({"training.dtype": "bfloat16"}, effect))
-    elif training.quantization == "none" and importlib.util.find_spec("bitsandbytes") is not None:
+    elif training.quantization == "none" and has_bitsandbytes():
         effect = "A base in 4 bits (nf4): a quarter of the memory for its linear layers, slower."
         found.append(Change({"training.quantization": "nf4"}, effect))
     if spec.optimizer.optim == "adamw_torch_fused":

@@ -115,7 +115,18 @@ def _random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    path.write_bytes(tensor_bytes({name: value.cpu().contiguous() for name, value in tensors.items()}))
+    path.write_bytes(tensor_bytes(_apart(tensors)))
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Each tensor with memory of its own, as the format wants it: 8-bit moments share one table of their values."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, value in tensors.items():
+        held = value.cpu().contiguous()
+        apart[name] = held.clone() if held.data_ptr() in seen else held
+        seen.add(held.data_ptr())
+    return apart
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from studio.db.tables import Dataset, Model
 from studio.models import facts
 
 CHARACTERS_PER_TOKEN = 4.0  # of common tokenizers on common text
-TOKENS_PER_TURN, TOKENS_PER_ROW = 5, 10  # what common chat templates put around a message and a conversation
+TOKENS_PER_ROW = 10  # what common chat templates put around a conversation
 ROOM = 1.5  # a row may be denser than common text
 LENGTHS = (512, 1024, 2048, 4096, 8192)  # from 512 on, so that packed sequences keep a device busy
 LARGE_MODEL = 3_000_000_000  # parameters from which activations are recomputed
@@ -72,13 +72,6 @@ def suggest_length(dataset: Dataset, context_length: int | None, on_cpu: bool) -
     most = min(context_length or LENGTHS[-1], 1024 if on_cpu else LENGTHS[-1])
     fitting = next((length for length in LENGTHS if length >= tokens), LENGTHS[-1])
     return max(16, min(fitting, most))
-
-
-def estimate_tokens(dataset: Dataset) -> float:
-    """Tokens of all usable rows, from their characters and turns: right within a fifth or so, to plan with."""
-    report = dataset.report or {}
-    text = (report.get("characters") or 0) / CHARACTERS_PER_TOKEN
-    return float(text + TOKENS_PER_TURN * (report.get("turns") or 0) + TOKENS_PER_ROW * dataset.usable)
 
 
 def suggest_epochs(rows: int, method: str = "sft") -> float:

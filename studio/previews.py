@@ -11,6 +11,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from engine.rows import AS_SEEN, Declared
+from engine.spec import RunSpec
 from studio.datasets import declarable
 from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Preview, now
@@ -69,6 +70,15 @@ class Key(NamedTuple):
 def get(session: Session, key: Key) -> Preview | None:
     """The preview as it stands; None when nobody has asked for it."""
     return session.get(Preview, tuple(key))
+
+
+def of(session: Session, spec: RunSpec) -> Preview | None:
+    """The preview that belongs to a run: rendered in its way, else as in the data."""
+    method = spec.method.model_dump()
+    told = {name: method[name] for name in ("train_on", "train_reasoning") if name in method}
+    mine = Way(level=spec.data.reasoning_level, bridge=spec.data.bridge, **told)
+    found = (get(session, Key(spec.data.dataset, spec.model, way.key)) for way in dict.fromkeys((mine, AS_IN_DATA)))
+    return next((preview for preview in found if preview is not None and preview.survey), None)
 
 
 def ask(session: Session, key: Key) -> tuple[Preview, bool]:

@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 
 RUNS, PREPARE = "runs", "prepare"
 TRAIN = "atelier.train"
-PrepareKind = Literal["check_dataset", "fetch_dataset", "check_model", "fetch_model", "convert_starter", "preview"]
+PrepareKind = Literal[
+    "check_dataset", "fetch_dataset", "check_model", "fetch_model", "convert_starter", "preview", "plan"
+]
 POLL_SECONDS = 0.2  # how often the file broker looks for messages
 SOCKET_SECONDS = 2.0  # a Redis that does not answer is down
 
@@ -76,7 +78,7 @@ def send_run(celery: Celery, session: Session, run: Run) -> bool:
 
 
 def send_prepare(celery: Celery, kind: PrepareKind, *key: str) -> bool:
-    """Ask for a check, download, conversion or preview, after the commit that made the row of this key.
+    """Ask for a check, download, conversion, preview or plan, after the commit that made the row of this key.
 
     False when the broker is down.
     """

@@ -5,7 +5,7 @@ cannot both win.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -319,11 +319,16 @@ def delete(session: Session, storage: Storage, run_id: str) -> None:
 
 def spec_of(run: Run) -> RunSpec:
     """The stored spec; Invalid when it was stored by a version that this one cannot read."""
+    return spec_from(run.spec, f"run {run.id}")
+
+
+def spec_from(stored: Mapping[str, Any], owner: str) -> RunSpec:
+    """A stored spec, as `spec_of` reads it; `owner` is named in the error."""
     try:
-        return RunSpec.model_validate(run.spec)
+        return RunSpec.model_validate(stored)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:3])
-        raise Invalid(f"The settings of run {run.id} cannot be read by this version: {faults}.") from error
+        raise Invalid(f"The settings of {owner} cannot be read by this version: {faults}.") from error
 
 
 def clone_spec(session: Session, run_id: str) -> RunSpec:

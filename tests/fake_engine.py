@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 
 def say(run: Path, kind: str, **fields: object) -> None:
@@ -104,7 +105,43 @@ def told(kind: str, texts: list[str]) -> list[dict[str, object]]:
     return [{"id": number, "text": text, **about} for number, text in enumerate(texts)]
 
 
-def answer(asked: dict[str, object]) -> dict[str, object]:
+PARTS = ("weights", "adapter", "gradients", "optimizer", "activations", "gathered", "head", "dispatch", "reserve")
+
+
+def planned(asked: dict[str, Any]) -> dict[str, object]:
+    training = asked["spec"]["training"]
+    fits = training["per_device_train_batch_size"] < 1000
+    parts = dict.fromkeys(PARTS, 0) | {"weights": 3 << 30, "activations": 1 << 30}
+    change = {"settings": {"training.per_device_train_batch_size": 1}, "effect": "One at a time."}
+    speed = asked["tokens_per_second"]
+    return {
+        "fits": fits,
+        "parts": parts,
+        "peak": 4 << 30,
+        "room": (16 if fits else 2) << 30,
+        "devices": len(asked["devices"]),
+        "steps": 9,
+        "seconds": 200.0 if speed is None else 9 * 1000 / speed,
+        "why": ["Because."],
+        "changes": [] if fits else [change],
+    }
+
+
+def plan_of(file: Path) -> None:
+    devices = sys.argv[sys.argv.index("--devices") + 1] if "--devices" in sys.argv else "here"
+    spec = json.loads(file.read_text())
+    counts = {"total": 1000, "active": 500, "trainable": 10, "local": 125}
+    rest = {"layout": {"shard": 8}, "per_device": {"total_gib": 4.0}, "parameters": counts, "tokens_per_step": 64}
+    why = [f"Planned for {devices}.", f"Model {Path(spec['model']).name}."]
+    told = planned({"spec": spec, "devices": [{}], "tokens_per_second": None}) | rest | {"disk_gib": 0.5, "why": why}
+    if "--auto" in sys.argv:
+        told |= {"settings": {"training.gradient_checkpointing": True, "layout.shard": 8}}
+    print(json.dumps(told))  # noqa: T201
+
+
+def answer(asked: dict[str, Any]) -> dict[str, object]:
+    if asked["verb"] == "plan":
+        return planned(asked)
     if asked["level"] == "never":
         message = "This model has no level “never”."
         return {"error": {"code": "bad_level", "message": message, "advice": ["Its levels are: low."]}}
@@ -148,4 +185,4 @@ if __name__ == "__main__":
         sys.exit(standby())
     if os.environ.get("ATELIER_LIFELINE") == "1":
         threading.Thread(target=lifeline, daemon=True).start()
-    {"train": train, "describe": describe, "convert-starter": convert}[sys.argv[1]](Path(sys.argv[2]))
+    {"train": train, "describe": describe, "convert-starter": convert, "plan": plan_of}[sys.argv[1]](Path(sys.argv[2]))

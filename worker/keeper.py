@@ -10,9 +10,10 @@ from sqlalchemy import delete, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from studio.db.tables import Dataset, DeviceLease, Model, Preview, Run, Worker, now
+from studio.db.tables import Dataset, DeviceLease, Model, Plan, Preview, Run, Worker, now
 from studio.previews import Key
 from studio.queue import RUNS, PrepareKind, send_prepare, send_run
+from worker import plan
 from worker.bench import Bench
 from worker.claims import inputs_ready, sweep
 from worker.devices import choices, find_devices
@@ -146,4 +147,6 @@ def preparations(session: Session) -> dict[str, tuple[PrepareKind, tuple[str, ..
         found[f"model {key}"] = (kind, () if kind == "convert_starter" else (key,))
     for waiting in session.execute(previews.where(Preview.status == "waiting")):
         found[Key(*waiting).name] = ("preview", tuple(map(str, waiting)))
+    for key in session.scalars(select(Plan.id).where(Plan.status == "waiting")):
+        found[plan.busy_name(key)] = ("plan", (key,))
     return found

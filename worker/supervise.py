@@ -16,7 +16,7 @@ from studio.context import Studio
 from studio.db.tables import Run
 from studio.errors import StudioError
 from studio.labels import storable
-from worker import claims, launch
+from worker import claims, launch, plan
 from worker.bench import Bench
 from worker.claims import Claim
 from worker.prepare_run import lay_out, resolve, verify
@@ -49,6 +49,7 @@ def supervise(bench: Bench, claim: Claim) -> None:
             spec = resolve(session, studio.storage, run)
             relay = Relay(run_dir, run.events_offset, run.total_steps, run.best_eval_loss)
         verify(spec)
+        plan.remember(bench, claim.run_id)
         lay_out(run_dir, spec)
         if done := relay.catch_up(studio.sessions, claim):
             _settle(studio, claim, "succeeded", phase="", phase_detail=storable(done.message))

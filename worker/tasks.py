@@ -6,6 +6,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from engine.starter_paths import MODEL_ID
 from studio.previews import Key
 from studio.queue import TRAIN
+from worker import plan as plans
 from worker import prepare
 from worker import preview as previews
 from worker.bench import Bench
@@ -40,8 +41,11 @@ def register(app: Celery, bench: Bench) -> None:
     def preview(dataset_id: str, model_id: str, way: str, row: str) -> None:
         previews.once(bench, Key(dataset_id, model_id, way, int(row)))
 
+    def plan(key: str) -> None:
+        plans.once(bench, key)
+
     app.task(name=TRAIN, throws=(SQLAlchemyError,))(train)
-    for task in (check_dataset, fetch_dataset, check_model, fetch_model, convert_starter, preview):
+    for task in (check_dataset, fetch_dataset, check_model, fetch_model, convert_starter, preview, plan):
         app.task(name=f"atelier.{task.__name__}", throws=(SQLAlchemyError,))(task)
 
 

@@ -51,7 +51,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral_large4": {
         **SHARED,
         **LATENT,
-        **{"head_dim": 4, "num_key_value_heads": 4, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 6},
+        **{"head_dim": 4, "num_key_value_heads": 4, "index_n_heads": 16, "index_head_dim": 8, "index_topk": 6},
     },
     "qwen3_5_text": {**LINEAR},
     "qwen3_5_moe_text": {**LINEAR, **EXPERTS, "shared_expert_intermediate_size": 16},
@@ -87,7 +87,7 @@ def make_twin(
 
     `own`: its part of the config, for a family that is not listed here.
     """
-    text = {**SMALL, **(own or FAMILIES[family])}
+    text = {**SMALL, **(FAMILIES[family] if own is None else own)}
     whole = {"text_config": text, **NESTED[family]} if family in NESTED else text
     config = AutoConfig.for_model(family, **whole)
     torch.manual_seed(0)

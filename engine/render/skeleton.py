@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Template
+from jinja2 import Environment, Template, nodes
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import chat_template_utils
 
@@ -22,6 +22,8 @@ from engine.rows.model import Message
 
 TEXTS = ("content", "reasoning_content")
 PLAIN = frozenset((*TEXTS, "role", "weight"))
+UNSEEN = frozenset(("int", "float", "wordcount", "format", "filesizeformat", "urlencode", "striptags", "escape", "e"))
+"""Filters that read a text without asking it."""
 RENDERED_FIRST = 2  # times that a shape is rendered before a skeleton is made for it
 COMPARED = 2  # uses of a skeleton that are rendered, too
 MOST_SHAPES = 1_000
@@ -73,6 +75,10 @@ class Skeletons:
                 self.known[shape] = known + 1
         return self.template.render(messages, tools, cue=cue, variables=variables)
 
+    def of(self, messages: list[Message], *, cue: bool, variables: Variables) -> Skeleton | None:
+        """The skeleton of such conversations; None when there is none."""
+        return self._made(messages, cue, variables) if self.possible else None
+
     def _compared(self, text: str, messages: list[Message], cue: bool, variables: Variables) -> str:
         """The real rendering; when it is another than `text`, skeletons do not work for this template."""
         real = self.template.render(messages, [], cue=cue, variables=variables)
@@ -101,6 +107,8 @@ class Skeletons:
         tokenizer, source = self.template.tokenizer, self.template.text([])
         if source not in self._tracing:
             environment = chat_template_utils._compile_jinja_template(source).environment.overlay()
+            if not _traceable(environment, source):
+                raise Untraced
             environment.concat = traced.joined
             environment.filters = {**environment.filters, "length": traced.length, "count": traced.length}
             template = environment.from_string(source)
@@ -115,6 +123,20 @@ class Skeletons:
                 add_generation_prompt=cue,
                 **{**tokenizer.special_tokens_map, **variables},
             )
+
+
+def _traceable(environment: Environment, source: str) -> bool:
+    """Whether what the template asks of a text is asked of the text itself: no `text in "words"`, no `text | int`."""
+    tree = environment.parse(source)
+    if any(one.name in UNSEEN for one in tree.find_all(nodes.Filter)):
+        return False
+    return not any(
+        operand.op in ("in", "notin")
+        and isinstance(operand.expr, nodes.Const)
+        and not isinstance(one.expr, nodes.Const)
+        for one in tree.find_all(nodes.Compare)
+        for operand in one.ops
+    )
 
 
 def _texts(messages: list[Message]) -> list[str] | None:

@@ -40,7 +40,7 @@ class Encoder:
         self._seen: dict[str, Encoded] = {}
         self._held = 0
         self._backend = _backend(tokenizer)
-        self._border = self._find_border()
+        self.border = self._find_border()
         begun = tokenizer("", verbose=False)["input_ids"]
         bos = tokenizer.bos_token_id
         self.begin: int | None = int(bos) if bos is not None and bos in begun[:1] else None  # what begins any text
@@ -60,23 +60,31 @@ class Encoder:
         """Ids and places. `as_text`: markers in it are spelled out as ordinary text, not as control tokens."""
         if not text:
             return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
-        if as_text or self._border is None:
+        if as_text or self.border is None:
             return self._tokenise([text], as_text=as_text)[0]
-        return self._in_chunks([chunk for chunk in self._border.split(text) if chunk])
+        return self._in_chunks([chunk for chunk in self.border.split(text) if chunk])
+
+    def ids(self, text: str) -> NDArray[np.int32]:
+        """The ids of a chunk that lies between control tokens, without their places."""
+        if self._backend is None:
+            return self._tokenise([text])[0].ids
+        self._backend.encode_special_tokens = False
+        return np.array(self._backend.encode(text, add_special_tokens=False).ids, dtype=np.int32)
 
     def _tokenise(self, texts: list[str], *, as_text: bool = False) -> list[Encoded]:
         """Each text by itself, as the tokenizer does it."""
         if self._backend is not None and not as_text:
-            return [
-                _encoded(one.ids, one.offsets) for one in self._backend.encode_batch(texts, add_special_tokens=False)
-            ]
+            self._backend.encode_special_tokens = False  # the tokenizer leaves it as it was last asked
+            # one by one: the few chunks of a row are done before a pool of threads has woken up
+            found = (self._backend.encode(text, add_special_tokens=False) for text in texts)
+            return [_encoded(one.ids, one.offsets) for one in found]
         options = {"add_special_tokens": False, "split_special_tokens": as_text, "verbose": False}
         fast = bool(getattr(self.tokenizer, "is_fast", False))
-        found = self.tokenizer(texts, return_offsets_mapping=fast, **options)
+        said = self.tokenizer(texts, return_offsets_mapping=fast, **options)
         made = []
         for at, text in enumerate(texts):
-            ids = found["input_ids"][at]
-            made.append(_encoded(ids, found["offset_mapping"][at] if fast else [(0, len(text))] * len(ids)))
+            ids = said["input_ids"][at]
+            made.append(_encoded(ids, said["offset_mapping"][at] if fast else [(0, len(text))] * len(ids)))
         return made
 
     def _in_chunks(self, chunks: list[str]) -> Encoded:
@@ -119,7 +127,7 @@ class Encoder:
         A tokenizer that puts a space before each text would put one into the middle of the conversation; there the
         completion is what follows the prompt's tokens in both together, if these stay as they are.
         """
-        if self._border is None and not any(self.has_marker(text[piece.start : piece.end]) for piece in pieces):
+        if self.border is None and not any(self.has_marker(text[piece.start : piece.end]) for piece in pieces):
             both, start = self.encode(prompt + text), len(prompt_ids)
             if np.array_equal(both.ids[:start], prompt_ids):
                 starts, ends = (np.maximum(part[start:] - len(prompt), 0) for part in (both.starts, both.ends))
@@ -152,7 +160,7 @@ def _backend(tokenizer: Any) -> Tokenizer | None:
         if getattr(kind, name) is not getattr(PreTrainedTokenizerFast, name)
     ]
     backend = tokenizer.backend_tokenizer
-    return None if own or backend.truncation or backend.padding or backend.encode_special_tokens else backend
+    return None if own or backend.truncation or backend.padding else backend
 
 
 def _encoded(ids: list[int], places: list[tuple[int, int]]) -> Encoded:

@@ -80,9 +80,9 @@ class Traced(str):
     def _holds(self, text: str) -> bool:
         """Whether `text` stands in it: certain where it stands in the template's words, else a condition."""
         certain = any(isinstance(part, str) and text in part for part in self.parts)
-        return certain or self._only_in_words(text)
+        return certain or self.only_in_words(text)
 
-    def _only_in_words(self, text: str) -> bool:
+    def only_in_words(self, text: str) -> bool:
         """Make it a condition that `text` stands nowhere but in the template's words; False."""
         if isinstance(text, Traced) or MARK in text or not text:
             raise Untraced
@@ -149,7 +149,7 @@ class Traced(str):
         """As of any text that has the separator only where the template's words have it."""
         if sep is None or (self._holds(sep) and maxsplit != -1):
             raise Untraced
-        self._only_in_words(sep)
+        self.only_in_words(sep)
         found: list[list[Part]] = [[]]
         for part in self.parts:
             first, *others = part.split(sep) if isinstance(part, str) else [part]

@@ -53,7 +53,7 @@ class Row:
     `prompt`: `prompt`, and `answer` where the file has a reference answer. `text`: `text`.
     `shape` is the form it was written in; `tools` are the JSON schemas that the conversation may call;
     `chat_template_kwargs` is what the chat template is told for this row, whatever it is told for the others;
-    `metadata` is what else a prompt's row says, for rewards.
+    `metadata` is what else the row says, for rewards.
     """
 
     kind: Kind

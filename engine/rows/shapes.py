@@ -144,7 +144,12 @@ def _conversation(columns: Columns, name: str, faults: Faults) -> Row:
 
 def _beside(columns: Columns, faults: Faults) -> dict[str, Any]:
     """What any row but plain text may have besides its turns, as fields of Row."""
-    return {"tools": tools_of(columns, faults), "chat_template_kwargs": template_kwargs_of(columns, faults)}
+    held = from_json_text(columns.values.get("metadata"))
+    return {
+        "tools": tools_of(columns, faults),
+        "chat_template_kwargs": template_kwargs_of(columns, faults),
+        "metadata": held if isinstance(held, dict) else {},
+    }
 
 
 def _turns(value: Any, where: str, role: str, faults: Faults) -> list[Message]:
@@ -206,10 +211,7 @@ def _prompt(columns: Columns, name: str, faults: Faults) -> Row:
         if prompt[-1]["role"] == "assistant":
             faults.add("ends_in_answer", f"“{name}” ends with an assistant turn.", "End it with the user's turn.")
     answer = next((columns.values[key] for key in REFERENCES if columns.filled(key)), "")
-    held = from_json_text(columns.values.get("metadata"))
-    metadata = held if isinstance(held, dict) else {}
-    beside = _beside(columns, faults)
-    return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), metadata=metadata, **beside)
+    return Row(kind="prompt", shape="prompt", prompt=prompt, answer=str(answer), **_beside(columns, faults))
 
 
 def _preference(columns: Columns, present: Present, faults: Faults) -> Row | None:

@@ -25,6 +25,7 @@ COMMANDS = {
     "up": Command("studio.cli.up:up", "Start the studio: web server and workers, until Ctrl-C."),
     "train": Command("studio.cli.train:train", "Train a spec here and now, without a server."),
     "chat": Command("studio.cli.chat:chat", "Talk to what a run has learned."),
+    "plan": Command("studio.cli.plan:plan", "What a spec will need on each device, and how long it takes."),
     "runs": Command("studio.cli.runs:app", "List, show, stop, resume and download runs."),
     "models": Command("studio.cli.models:app", "List and add base models."),
     "data": Command("studio.cli.data:app", "List, add and check datasets."),

@@ -1,5 +1,6 @@
 """`atelier data`: datasets, and what is wrong with a file, row by row."""
 
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -75,6 +76,24 @@ def add(
                 dataset = datasets.add_from_hub(session, source, subset, split)
         send_prepare(studio.celery, "check_dataset" if looks_like_file else "fetch_dataset", dataset.id)
     say(dataset.id)
+
+
+@app.command()
+def tasks(
+    task: Annotated[str, typer.Argument(help="A task of reasoning-gym, such as chain_sum.", show_default=False)],
+    rows: Annotated[int, typer.Option(min=1, max=100_000, help="Different questions.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Other seeds make other questions.")] = 0,
+    data_dir: DataDir = None,
+) -> None:
+    """Make a dataset of procedural tasks whose answers can be checked: for GRPO with the reward reasoning_task."""
+    with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
+        path = Path(scratch) / f"{task if task.isidentifier() else 'tasks'}.jsonl"
+        made, _ = ask_engine("make-tasks", task, str(path), "--rows", str(rows), "--seed", str(seed))
+        with open_studio(data_dir) as studio:
+            with studio.session() as session:
+                dataset = datasets.add(session, studio.storage, studio.settings, path=path, filename=path.name)
+            send_prepare(studio.celery, "check_dataset", dataset.id)
+    say(f"{dataset.id}  {made['rows']:,} rows")
 
 
 @app.command()

@@ -85,6 +85,7 @@ class Run(Base):
     worker_id: Mapped[str] = mapped_column(String(80), default="")
     lease_expires_at: Mapped[datetime | None]
     sent_at: Mapped[datetime | None] = mapped_column(doc="When a wake-up message was last sent for it.")
+    planned_memory: Mapped[int | None] = mapped_column(BigInteger, doc="Bytes on each device, as planned.")
     user_metadata: Mapped[dict[str, Any] | None] = mapped_column(JSON, doc="`metadata` of the OpenAI-shaped API.")
 
 
@@ -173,6 +174,22 @@ class Preview(Base):
     asked_at: Mapped[datetime] = mapped_column(default=now)
     survey: Mapped[dict[str, Any] | None] = mapped_column(JSON, doc="The file in numbers: engine.inspect_data")
     rows: Mapped[list[Any] | None] = mapped_column(JSON, doc="Rows as tokens: worker.preview.compact")
+    error: Mapped[str] = mapped_column(Text, default="")
+
+
+class Plan(Base):
+    """What a run of these settings would need on these devices, worked out once."""
+
+    __tablename__ = "plans"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True, doc="studio.plans.key_of")
+    dataset_id: Mapped[str] = mapped_column(ForeignKey("datasets.id", ondelete="CASCADE"), index=True)
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id", ondelete="CASCADE"), index=True)
+    spec: Mapped[dict[str, Any]]
+    devices: Mapped[list[Any]] = mapped_column(JSON, doc="Those that the run would take, as in workers.")
+    status: Mapped[str] = mapped_column(String(20), default="waiting", doc="waiting, ready or failed")
+    asked_at: Mapped[datetime] = mapped_column(default=now)
+    told: Mapped[dict[str, Any] | None] = mapped_column(JSON, doc="engine.plan.report.Plan.told")
     error: Mapped[str] = mapped_column(Text, default="")
 
 

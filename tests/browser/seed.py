@@ -41,11 +41,7 @@ STARTED = {
 OUT_OF_MEMORY = {
     "code": "out_of_memory",
     "message": "The GPU ran out of memory at step 13: 23.4 of 24 GiB were in use.",
-    "advice": [
-        "Set Maximum length to 1,024 (now 4,096).",
-        "Turn on Recompute activations.",
-        "Set Batch size to 1 (now 4).",
-    ],
+    "advice": ["Set Maximum length to 1,024 (now 4,096).", "Turn on Recompute activations."],
     "exit_code": 1,
     "changes": [
         {"settings": {"data.max_length": 1024}, "effect": "Set Maximum length to 1,024 (now 4,096)."},
@@ -200,6 +196,7 @@ def _run(run_id: str, name: str, status: str, total: int, done: int, **more: Any
         finished_at=begun + timedelta(seconds=150) if status in ("succeeded", "failed", "cancelled") else None,
         step=done,
         total_steps=total,
+        planned_memory=int(2.4 * GIB) if done else None,
         loss=losses[-1] if losses else None,
         eval_loss=evals[-1] if evals else None,
         best_eval_loss=min(evals, default=None),
@@ -220,7 +217,7 @@ def _events(noise: random.Random, total: int, done: int, status: str) -> list[di
         events.append({"kind": kind, "step": step, "data": {"kind": kind, "time": 0.0, "step": step, **data}})
 
     if done:
-        say("started", None, **STARTED, total_steps=total, planned_memory=int(2.4 * GIB))
+        say("started", None, **STARTED, total_steps=total)
     for step in range(1, done + 1):
         falling = math.exp(-pace_of_fall * step / total)
         measured = {

@@ -207,3 +207,16 @@ def test_last_turn_only_when_asked(tmp_path, tokenizer):
     first = prepared.train.ids[: prepared.train.offsets[1]][prepared.train.trained[: prepared.train.offsets[1]]]
     assert tokenizer.decode(first) == "more<|im_end|>"
     assert np.array_equal(prepared.train.rows, [1, 2])
+
+
+def test_several_processes_prepare_the_same_bytes_as_one(run, monkeypatch):
+    texts = ["hello", " spaced ", "<|im_end|>", "é漢🙂", "a\nb", "x" * 300]
+    rows = [row(f"{texts[n % 6]} {n}", f"{texts[(n + 1) % 6]}") for n in range(300)]
+    made = []
+    for helpers in (1, 2, 3):
+        monkeypatch.setattr("engine.data.helpers_for", lambda rows, helpers=helpers: helpers)
+        prepared, said = run(rows, max_length=64)
+        samples = [part for side in (prepared.train, prepared.eval) for part in (side.ids, side.trained, side.rows)]
+        warned = [(event.code, event.message) for event in said if isinstance(event, Warned)]
+        made.append(([part.tobytes() for part in samples], prepared.counts, warned, prepared.prompts[0].ids.tolist()))
+    assert made[0] == made[1] == made[2]

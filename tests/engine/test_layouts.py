@@ -108,6 +108,23 @@ def test_a_batch_that_is_filled_up_trains_nothing_more():
     assert isinstance(filled, MicroBatch)
 
 
+class Silent(Group):
+    """A group whose other members have zeros to add."""
+
+    def sum_(self, value):
+        return value
+
+
+def test_a_parameter_that_no_device_reaches_has_no_gradient_as_on_one_device():
+    world = Silent(2, 0)
+    values = {name: torch.nn.Parameter(torch.ones(2)) for name in ("reached", "passed by")}
+    values["reached"].grad = torch.tensor([3.0, 4.0])
+    gradients = Gradients(values, dict.fromkeys(values, Placement(sums=world)), Mesh(world=world))
+    gradients.synchronise()
+    assert values["passed by"].grad is None
+    assert values["reached"].grad.tolist() == [3.0, 4.0]
+
+
 def test_a_trained_parameter_that_no_rule_places_is_refused():
     lost = {"a.weight": torch.nn.Parameter(torch.zeros(2))}
     with pytest.raises(Failure, match=r"a\.weight"):

@@ -110,6 +110,7 @@ def test_loss_and_gradients_are_those_of_the_published_formula(make_pairs, loss_
     trainer.forward_backward(batch, partial(preference, settings=settings, pairs=4))
     ours = {name: value.grad.clone() for name, value in trainer.built.parameters().items()}
     done = trainer.optim_step(0.0)
+    trainer.built.model.set_attn_implementation("eager")
     expected = plain_loss(trainer.built.model, batch, settings, reference)
     expected.backward()
     assert done.loss == pytest.approx(expected.item(), abs=1e-4)
@@ -137,7 +138,12 @@ def said(run, kind):
 
 def test_a_run_learns_to_prefer_and_a_resumed_one_ends_bit_for_bit_the_same(make_pairs, monkeypatch):
     monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
-    settings = {"training": {"max_steps": 16}, "lora": {"lora_dropout": 0.05}, "data": {"eval_fraction": 0.2}}
+    settings = {
+        "training": {"max_steps": 12},
+        "lora": {"lora_dropout": 0.05},
+        "data": {"eval_fraction": 0.2},
+        "saving": {"sample_prompts": 1, "eval_steps": 12, "save_steps": 12},
+    }
     straight, paused = make_pairs("straight", **settings), make_pairs("paused", **settings)
     assert train(straight.path) == 0
     real = Trainer.optim_step

@@ -194,10 +194,11 @@ def said(run, kind):
     return [event for _, event in events.read(run.events) if isinstance(event, kind)]
 
 
-@pytest.mark.parametrize("method", [{}, {"top_p": 0.9, "beta": 0.05, "scale_rewards": "none"}], ids=["plain", "kl"])
-def test_a_run_is_rewarded_more_and_a_resumed_one_ends_bit_for_bit_the_same(make_questions, monkeypatch, method):
+def test_a_run_is_rewarded_more_and_a_resumed_one_ends_bit_for_bit_the_same(make_questions, monkeypatch):
     monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
-    settings = {"training": {"max_steps": 12}, "data": {"eval_fraction": 0.2}, "method": method}
+    method = {"top_p": 0.9, "beta": 0.05, "scale_rewards": "none"}
+    saving = {"sample_prompts": 0, "eval_steps": 8, "save_steps": 8}
+    settings = {"training": {"max_steps": 8}, "data": {"eval_fraction": 0.2}, "method": method, "saving": saving}
     straight, paused = make_questions("straight", **settings), make_questions("paused", **settings)
     assert train(straight.path) == 0
     real = Trainer.optim_step
@@ -216,8 +217,7 @@ def test_a_run_is_rewarded_more_and_a_resumed_one_ends_bit_for_bit_the_same(make
     saved = "adapter_model.safetensors"
     assert (paused.adapter / saved).read_bytes() == (straight.adapter / saved).read_bytes()
     assert steps[0].metrics["ratio"] == pytest.approx(1.0, abs=1e-4)
-    assert {"reward_std", "entropy", "completions/clipped_ratio", "rewards/letters"} <= set(steps[0].metrics)
-    assert ("kl" in steps[0].metrics) == ("beta" in method)
+    assert {"reward_std", "entropy", "completions/clipped_ratio", "rewards/letters", "kl"} <= set(steps[0].metrics)
     assert np.mean([step.metrics["reward"] for step in steps[-3:]]) > np.mean([s.metrics["reward"] for s in steps[:3]])
     assert said(straight, Eval)[-1].loss == -said(straight, Eval)[-1].metrics["reward"]
     shown = said(straight, Rollout)

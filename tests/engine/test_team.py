@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from safetensors import safe_open
 
 from engine import events, ranks, team
 from engine.events import Finished, Started, Step
@@ -39,13 +40,14 @@ def test_no_process_outlives_its_agent_however_it_ended(tmp_path):
     agent = launch(tmp_path)
     wait_until(lambda: len(pids(tmp_path)) == 2, "both processes", 60)
     agent.send_signal(signal.SIGKILL)
-    agent.wait()
+    agent.communicate()
     wait_until(lambda: all(gone(pid) for pid in pids(tmp_path)), "their end", 30)
 
 
 def test_one_that_fails_ends_the_others_and_its_exit_code_is_told(tmp_path):
     agent = launch(tmp_path, "1")
-    assert agent.wait(timeout=120) == 7
+    agent.communicate(timeout=120)
+    assert agent.returncode == 7
     assert all(gone(pid) for pid in pids(tmp_path))
 
 
@@ -62,6 +64,22 @@ def test_a_run_on_two_devices_is_one_run(make_run):
     steps = [event for event in said if isinstance(event, Step)]
     assert [step.step for step in steps] == [1, 2, 3, 4]
     assert [memory.device for memory in steps[-1].memory] == ["cpu", "cpu:1"]
+    assert said[-1].status == "succeeded"
+
+
+def test_adapters_of_experts_from_four_devices_load_in_stock_peft(make_run):
+    run = make_run(
+        family="gpt_oss",
+        lora={"r": 4, "lora_alpha": 8, "target_modules": "all-linear+experts"},
+        layout={"data": 1, "shard": 1, "tensor": 2, "expert": 2, "context": 2},
+        data={"eval_fraction": 0.0},
+        training={"max_steps": 2, "dtype": "float32", "device": "cpu"},
+        saving={"sample_prompts": 0},
+    )
+    assert train(run.path) == 0
+    with safe_open(str(run.path / "adapter" / "adapter_model.safetensors"), framework="pt") as saved:
+        assert any(".experts." in name for name in saved.keys())  # noqa: SIM118
+    said = [event for _, event in events.read(run.events)]
     assert said[-1].status == "succeeded"
 
 

@@ -93,7 +93,7 @@ class RunPage:
         story = tell(session, run, events=seen.get("news") != news)
         if seen.get("news") != news:
             told = curves.read(session, run.id)
-            drawn = run_charts.all_of(charts.Source(run.id, told), story.started.get("planned_memory"))
+            drawn = run_charts.all_of(charts.Source(run.id, told), run.planned_memory)
             fresh["charts"] = self.charts, {"charts": drawn}
             said = el("div", views.figure_line(story, told), views.warnings(story), cls="stack-8")
             fresh["figures"] = self.figures, str(said)

@@ -17,6 +17,7 @@ from studio.errors import StudioError
 from studio.ui import chrome, form
 from studio.ui.chrome import QUIET, handler
 from studio.ui.pages import learning
+from studio.ui.pages import train_fit as fit
 from studio.ui.pages.train_state import BRIDGE, COLUMNS, KIND, LEVEL, Given, State, Updates, found
 from studio.ui.texts import text
 from studio.ui.views import datasets as dataset_views
@@ -45,6 +46,7 @@ class Train(State):
         self.method.input(handler(self.chose), given, outputs, **QUIET)
         for component in fields - {self.method}:
             component.input(handler(self.edited), given, outputs, trigger_mode="always_last", **QUIET)  # type: ignore[attr-defined]
+        self.repair.click(handler(self.repaired), given, outputs, **QUIET)
         self.reset.click(handler(self.back), given, outputs, **QUIET)
         begun = self.start.click(handler(self.begin), given, [self.go, self.problem, *faults], **QUIET)
         begun.success(None, self.go, None, js="(url) => { if (url) window.location.href = url; }", **QUIET)
@@ -109,7 +111,7 @@ class Train(State):
         with self.studio.session() as session:
             chosen = found(session, given[self.dataset], given[self.model])
             looked = learning.look(session, self.subject(chosen, values, given))
-            mark = self.mark(session, chosen, looked)
+            mark = self.mark(session, chosen, looked, values)
             if mark == given[self.shown]:
                 return {self.timer: gr.Timer(value=looked.pace) if looked.waits else gr.skip()}
             if mark.split("|")[0] == given[self.shown].split("|")[0]:
@@ -122,7 +124,7 @@ class Train(State):
         with self.studio.session() as session:
             chosen = found(session, given[self.dataset], given[self.model])
             looked = learning.look(session, self.subject(chosen, values, given))
-            if self.mark(session, chosen, looked) == given[self.shown]:
+            if self.mark(session, chosen, looked, values) == given[self.shown]:
                 return self.judge(session, given, values, chosen)
             return self.show(session, given, given[self.dataset], given[self.model])
 
@@ -154,6 +156,14 @@ class Train(State):
             chosen = found(session, given[self.dataset], given[self.model])
             fresh = self.suggestion(session, chosen, given[self.method])
             return self.show(session, given, given[self.dataset], given[self.model], fresh=fresh)
+
+    def repaired(self, given: Given) -> Updates:
+        """The smallest change that makes it fit, in the form."""
+        ids, values = (given[self.dataset], given[self.model]), self.form.values(given)
+        with self.studio.session() as session:
+            better = fit.repaired(self.planned(session, found(session, *ids), values), values)
+            fields = {self.form.fields[name]: value for name, value in better.items() if name in self.form.fields}
+            return self.show(session, {**given, **fields}, *ids) | self.form.show(better)
 
     def begin(self, given: Given) -> Updates:
         """Make the run and go to its page; the queue may be down, the run is safe."""

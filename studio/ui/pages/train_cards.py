@@ -1,4 +1,4 @@
-"""The Train page's components: three numbered cards, the settings, the button, and what will be learned beside them."""
+"""The Train page's components: three cards, the settings, the button; beside them what is learned and needed."""
 
 import gradio as gr
 from gradio.blocks import Block
@@ -7,6 +7,7 @@ from gradio.components import Component
 from studio.ui import chrome, form
 from studio.ui.pages.learning import POLL_SECONDS, Learning
 from studio.ui.texts import label, text
+from studio.ui.views import fit
 from studio.ui.views import train as views
 
 FILES = [".jsonl", ".json", ".csv", ".parquet"]
@@ -34,6 +35,7 @@ class Cards:
                 )
             with gr.Column(scale=5, min_width=340, elem_classes=["side"]):
                 self._learn()
+                self._fit()
         # Kept by the browser, so that they outlive a restart of the server.
         self.suggested = gr.JSON({}, visible=False)
         self.shown = gr.Textbox("", visible=False)
@@ -87,6 +89,11 @@ class Cards:
         with gr.Column(elem_classes=["card", "learn"]):
             self.learning.draw_rows()
             self.learning.draw_numbers()
+
+    def _fit(self) -> None:
+        with gr.Column(elem_classes=["card"]):
+            self.fit = chrome.sheet(fit.panel(None, wanted=False))
+            self.repair = gr.Button("", visible=False, size="sm", elem_id="repair")
 
     def components(self) -> list[Block]:
         """Everything that an event may change."""

@@ -12,7 +12,7 @@ from engine.rows.declared import columns_of
 from engine.spec import METHODS, RunSpec
 from studio import datasets, models, runs
 from studio.context import Studio
-from studio.db.tables import Dataset, Model
+from studio.db.tables import Dataset, Model, Plan
 from studio.defaults import suggest
 from studio.errors import Invalid
 from studio.previews import Way
@@ -20,10 +20,12 @@ from studio.runs import check_fit
 from studio.ui import chrome, form
 from studio.ui.html import link
 from studio.ui.pages import learning
+from studio.ui.pages import train_fit as fit
 from studio.ui.pages.train_cards import Cards
 from studio.ui.status import BUSY
 from studio.ui.texts import text
 from studio.ui.views import datasets as dataset_views
+from studio.ui.views import fit as fit_views
 from studio.ui.views import models as model_views
 from studio.ui.views import train as views
 
@@ -82,7 +84,7 @@ class State(Cards):
             self.prepared: views.model_line(chosen.model) if listed else views.no_model(every),
             **self.learning.show(subject, looked),
             self.suggested: new,
-            self.shown: self.mark(session, chosen, looked),
+            self.shown: self.mark(session, chosen, looked, values),
             self.timer: gr.Timer(
                 value=looked.pace,
                 active=chosen.pending or looked.waits or any(model.status in BUSY for model in listed),
@@ -99,12 +101,15 @@ class State(Cards):
         subject = self.subject(chosen, values, given)
         looked = learning.look(session, subject, self.studio)
         spec, faults = form.read(values, **named(chosen))
-        label, able = views.start(replace(chosen, spec=spec, faulty=bool(faults), preview=looked.first))
+        asked = replace(chosen, spec=spec, faulty=bool(faults), preview=looked.first)
+        asked = replace(asked, plan=fit.plan_of(session, self.studio, asked))
+        label, able = views.start(asked)
         return {
             **self.learning.show(subject, looked),
             self.start: gr.update(value=label, interactive=able),
-            self.shown: self.mark(session, chosen, looked),
+            self.shown: self.mark(session, chosen, looked, values),
             self.timer: gr.Timer(value=looked.pace, active=chosen.pending or looked.waits),
+            **self.fitted(asked),
         }
 
     def judge(self, session: Session, given: Given, values: form.Values, chosen: views.Chosen) -> Updates:
@@ -115,11 +120,13 @@ class State(Cards):
         subject = self.subject(chosen, values, given)
         looked = learning.look(session, subject)
         asked = replace(chosen, spec=spec, faulty=bool(faults), unfit=unfit is not None, preview=looked.first)
+        asked = replace(asked, plan=fit.plan_of(session, self.studio, asked))
         label, able = views.start(asked)
         said = chrome.note("bad", unfit.message, unfit.advice) if unfit else ""
         words = {} if spec is None else {self.words: views.method(spec, chrome.devices(session, self.studio))}
         head = views.step_head(3, text("train.method"), done=able)
         return {
+            **self.fitted(asked),
             self.start: gr.update(value=label, interactive=able),
             self.head_method: head,
             self.problem: gr.update(value=said, visible=bool(said)),
@@ -162,16 +169,32 @@ class State(Cards):
         value = values[form.START] if values[form.START] in known else ""
         return gr.update(choices=choices, value=value, visible=len(choices) > 1)
 
+    def fitted(self, chosen: views.Chosen) -> Updates:
+        """Will it fit, and the button that makes it fit; and look again while the plan is made."""
+        label = fit_views.remedy(chosen.plan)
+        looking = {self.timer: gr.Timer(value=fit.SOON_SECONDS, active=True)} if fit.waits(chosen.plan) else {}
+        return {
+            self.fit: fit_views.panel(chosen.plan, wanted=fit.wanted(chosen), reading=fit.reading(chosen)),
+            self.repair: gr.update(value=label, visible=bool(label)),
+            **looking,
+        }
+
+    def planned(self, session: Session, chosen: views.Chosen, values: form.Values) -> Plan | None:
+        """The plan of these settings, as far as it is there."""
+        spec, _ = form.read(values, **named(chosen))
+        return fit.found(session, self.studio, replace(chosen, spec=spec))
+
     def suggestion(self, session: Session, chosen: views.Chosen, method: str | None = None) -> RunSpec:
         """A good start for this data and model by this method, or the plain defaults while one is missing."""
         if chosen.ready and chosen.dataset is not None and chosen.model is not None:
             return suggest(chosen.dataset, chosen.model, chrome.devices(session, self.studio), method)
         return RunSpec.model_validate({"model": "", "data": {"dataset": ""}, "method": {"type": method or "sft"}})
 
-    def mark(self, session: Session, chosen: views.Chosen, looked: learning.Looked) -> str:
+    def mark(self, session: Session, chosen: views.Chosen, looked: learning.Looked, values: form.Values) -> str:
         """Changes whenever what is being prepared gets further, or the rows are rendered another way."""
+        plan = fit.mark(self.planned(session, chosen, values))
         states = [f"{model.id} {model.status} {model.progress}" for model in models.list_models(session)]
-        return " ".join([chosen.dataset.status if chosen.dataset else "", *states, "|", looked.mark])
+        return " ".join([chosen.dataset.status if chosen.dataset else "", *states, "|", looked.mark, plan])
 
 
 def named(chosen: views.Chosen) -> dict[str, str]:

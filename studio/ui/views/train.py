@@ -1,15 +1,12 @@
 """What the Train page says about a run before it exists: the first rows, the settings in words, the Start button."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.spec import RunSpec
-from studio import previews
 from studio.datasets import declarable
-from studio.db.tables import Dataset, Model, Preview
-from studio.defaults import estimate_tokens, suggest_length
+from studio.db.tables import Dataset, Model, Plan, Preview
 from studio.ui import figures
 from studio.ui.chrome import meter, note
 from studio.ui.html import Child, Html, el, many
@@ -28,6 +25,7 @@ class Chosen:
     faulty: bool = False
     unfit: bool = False
     preview: Preview | None = None
+    plan: Plan | None = None
 
     @property
     def pending(self) -> bool:
@@ -116,44 +114,22 @@ def device_words(devices: Sequence[dict[str, Any]]) -> str:
     return text("train.device", device=name, free=figures.size(free))
 
 
-def steps(spec: RunSpec, dataset: Dataset, preview: Preview | None = None) -> int:
-    """Optimizer steps, from the tokens of the usable rows (packed; estimated while unknown) or from their number."""
-    if spec.training.max_steps > 0:
-        return spec.training.max_steps
-    share = 1.0 - spec.data.eval_fraction
-    sequences = share * previews.usable(dataset, preview.survey if preview else None)
-    if spec.packing:
-        most = length_of(spec, dataset, preview)
-        sequences = min(sequences, share * tokens_of(spec, dataset, preview) / most)
-    batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
-    an_epoch = max(math.ceil(max(sequences, 1.0) / batch), 1)
-    return max(math.ceil(an_epoch * spec.training.num_train_epochs), 1)
-
-
-def length_of(spec: RunSpec, dataset: Dataset, preview: Preview | None) -> int:
-    """Tokens of a sequence: what is set, or what will be chosen from the rows, estimated while it is unknown."""
-    chosen = previews.length_of((preview.survey if preview else None) or {}, spec.data.max_length)
-    return chosen or suggest_length(dataset, None, on_cpu=False)
-
-
-def tokens_of(spec: RunSpec, dataset: Dataset, preview: Preview | None) -> float:
-    """Tokens of all usable rows within the maximum length; those of the rendered rows stand for the others."""
-    if preview is None or "cuts" not in (preview.survey or {}):
-        return estimate_tokens(dataset)
-    drop = spec.data.truncation_mode == "drop"
-    kept = previews.kept(preview.survey or {}, spec.data.max_length, drop=drop)
-    return kept.total * previews.usable(dataset, preview.survey) / max(kept.rows, 1)
-
-
 def start(chosen: Chosen) -> tuple[str, bool]:
     """Label of the Start button, and whether it can be pressed. The label says what is missing."""
     missing = _missing(chosen)
     if missing:
         return text(missing), False
-    if chosen.spec is None or chosen.dataset is None:
+    told = chosen.plan.told if chosen.plan is not None else None
+    if told is None:
         return text("train.start"), True
-    key = "train.start_steps" if chosen.spec.training.max_steps > 0 else "train.start_about"
-    return text(key, steps=figures.count(steps(chosen.spec, chosen.dataset, chosen.preview))), True
+    if told["seconds"] is None:
+        return text("train.start_steps", steps=figures.count(told["steps"])) if told["steps"] else text(
+            "train.start"
+        ), True
+    on_cpu = chosen.plan is not None and any(one.get("kind") == "cpu" for one in chosen.plan.devices or ())
+    one = text("fit.cpu") if on_cpu else text("fit.device")
+    device = one if told["devices"] == 1 else text("fit.devices", n=told["devices"])
+    return text("train.start_about", time=figures.roughly(told["seconds"]), device=device), True
 
 
 def _missing(chosen: Chosen) -> str:

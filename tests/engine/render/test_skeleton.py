@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from engine.render.renderer import Renderer
-from engine.render.skeleton import RENDERED_FIRST, Skeleton
+from engine.render.skeleton import COMPARED, RENDERED_FIRST, Skeleton
 from engine.render.traced import MARK
 from tests.engine.render.conversations import chat, said, system, user
 from tests.engine.render.families import PATHS, stops_of, tokenizer_for, tokenizer_of
-from tests.engine.render.nasty import NASTY, STOP, STOPS
+from tests.engine.render.nasty import NASTY, PLAIN, STOP, STOPS
 
 DAY = datetime.date(2026, 2, 3)
 WARM = ["Which colour has the sky?", "It is blue.", "And the sea?", "That is green.", "And now?", "Black."]
@@ -36,15 +36,16 @@ class Pair:
         ids = {tokenizer.convert_tokens_to_ids(stop) for stop in stops}
         self.fast, self.slow = (Renderer(tokenizer, ids, frozen_date=DAY) for _ in range(2))
         self.slow.turns.skeletons.possible = False
+        self.slow.turns.levels = self.fast.turns.levels  # found once
 
     def warm(self, row):
         """Render plain conversations of the row's shape until each has its skeleton."""
         texts = iter(WARM)
         plain = [
-            {key: f"{next(texts, 'Yes.')}" if key in ("content", "reasoning_content") else one[key] for key in one}
+            {key: next(texts, "Yes.") if key in ("content", "reasoning_content") else one[key] for key in one}
             for one in row.messages
         ]
-        for _ in range(RENDERED_FIRST + 4):
+        for _ in range(RENDERED_FIRST + COMPARED + 2):
             self.fast.render(chat(*plain))
 
     def agree(self, row):
@@ -53,8 +54,6 @@ class Pair:
 
 @cache
 def pair(name):
-    if name == "starter":
-        raise AssertionError("made by its own test")
     source = NASTY.get(name)
     stops = STOPS.get(name, [STOP]) if source is not None else stops_of(name)
     return Pair(tokenizer_for(source, stops) if source is not None else tokenizer_of(name), stops)
@@ -103,3 +102,37 @@ def test_plain_rows_are_the_same_and_need_no_rendering(name):
     assert both.fast.turns.skeletons.possible
     if name not in ("shouts", "never stops") and not name.startswith("the answer first"):
         assert any(isinstance(one, Skeleton) and one.uses for one in both.fast.turns.skeletons.known.values())
+
+
+# templates that look at the texts themselves
+LOOKS = {
+    "length": "{% if m.content | length > 9 %}long {% endif %}",
+    "letters": "{{ m.content[:2] }}",
+    "case": "{{ m.content | upper }}",
+    "json": "{{ m.content | tojson }}",
+    "words": "{% if m.content in 'Blue sky. and sea' %}known {% endif %}",
+    "number": "{{ m.content | int }}",
+    "format": "{{ '%s!' | format(m.content) | lower }}",
+    "same": "{% if messages[0].content == m.content %}same {% endif %}",
+    "order": "{% if m.content > 'K' %}late {% endif %}",
+    "lines": "{% for line in m.content.split('a') %}{{ line | trim }}/{% endfor %}",
+    "joined": "{{ [m.content, 'a'] | join('-') | replace('a', 'b') }}",
+    "glued": "{{ ('a' ~ m.content ~ 'ky').split('sky') | last }}",
+    "macro": "{% macro f(x) %}{{ x | trim }}{% endmacro %}{% if 'Blue' in f(m.content) %}blue {% endif %}",
+    "set": "{% set x %}<{{ m.content }}>{% endset %}{{ '1' if x.endswith('.>') }}{{ '2' if '<a' in x }}",
+    "each": "{% for letter in m.content %}{{ letter }}.{% endfor %}",
+}
+
+
+@cache
+def looking(kind):
+    source = PLAIN.replace("{{ m.content }}", LOOKS[kind] + "{{ m.content }}")
+    return Pair(tokenizer_for(source, [STOP]), [STOP])
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(kind=st.sampled_from(sorted(LOOKS)), texts=TEXTS, turns=st.sampled_from([2, 4]))
+def test_a_template_that_looks_at_the_texts_gives_the_same_rows(kind, texts, turns):
+    both, row = looking(kind), talk(texts[:turns], ["", "", ""], "")
+    both.warm(row)
+    assert both.agree(row)

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.spec import Data, RunSpec, Training
 from studio import previews
 from studio.db.tables import Dataset, Preview
-from studio.ui.views import tokens, train
+from studio.ui.views import tokens
 from tests.studio.ui.test_html import ATTACKS, tags
 
 SURVEY: dict[str, Any] = {
@@ -137,12 +136,3 @@ def test_of_prompts_nothing_is_trained_and_longer_ones_are_left_out_whole() -> N
 def test_a_long_file_says_of_how_many_rows_the_figures_are() -> None:
     large = Dataset(id="d", name="d", kind="chat", rows=5000, usable=5000)
     assert "first 10 of 5,000 rows" in tokens.survey(preview(), large, 512)
-
-
-def test_steps_follow_the_tokens_once_they_are_counted() -> None:
-    training = Training(per_device_train_batch_size=1, gradient_accumulation_steps=1, num_train_epochs=2)
-    spec = RunSpec(model="m", data=Data(dataset="d", max_length=128, eval_fraction=0.0), training=training)
-    assert train.tokens_of(spec, DATASET, preview()) == 1240
-    assert train.steps(spec, DATASET, preview()) == 20
-    large = Dataset(id="d", name="d", kind="chat", rows=5000, usable=5000)
-    assert train.tokens_of(spec, large, preview()) == 620_000

@@ -1,0 +1,105 @@
+"""`python -m bench.plan`: peaks of memory of real runs on the CPU, beside what was planned for them.
+
+Each configuration is a run of its own in a process of its own, with three steps and nothing else; its peak is the one
+that the run's own events tell. The rows are the engine's own source code as text, packed.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from engine import events
+from engine.events import Step
+from engine.plan.choice import plan
+from engine.plan.here import here
+from engine.plan.planner import Planner
+from engine.plan.twin import read_config
+from engine.rundir import RunDir
+from engine.spec import RunSpec
+
+ROW = 500  # characters
+LENGTHS = {False: (256, 512, 1024, 2048), True: (512, 1024, 2048, 4096)}  # by whether activations are recomputed
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One configuration: its largest step in tokens, and bytes at most, measured and planned for so many tokens."""
+
+    dtype: str
+    max_length: int
+    recompute: bool
+    tokens: int
+    measured: int
+    planned: int
+
+    @property
+    def off(self) -> float:
+        """How far the plan is from the measurement, as a share of it."""
+        return self.planned / self.measured - 1
+
+
+def write_rows(path: Path) -> None:
+    """Text rows from the engine's source."""
+    text = "".join(one.read_text(encoding="utf-8") for one in sorted(Path(events.__file__).parent.rglob("*.py")))
+    rows = (text[at : at + ROW] for at in range(0, len(text), ROW))
+    path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows), encoding="utf-8")
+
+
+def spec_of(model: str, rows: Path, dtype: str, length: int, recompute: bool) -> RunSpec:
+    """Three steps of one packed sequence each."""
+    training = {"max_steps": 3, "dtype": dtype, "gradient_checkpointing": recompute, "device": "cpu"}
+    data = {"dataset": str(rows), "max_length": length, "eval_fraction": 0.0}
+    saving = {"sample_prompts": 0, "save_steps": 100}
+    return RunSpec.model_validate({"model": model, "data": data, "training": training, "saving": saving})
+
+
+def run(spec: RunSpec, folder: Path) -> tuple[int, int]:
+    """(tokens of the largest step, peak bytes) of a run in a process of its own."""
+    run_dir = RunDir(folder)
+    run_dir.write_spec(spec)
+    command = [sys.executable, "-P", "-m", "engine", "train", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    steps = [event for _, event in events.read(run_dir.events) if isinstance(event, Step)]
+    return max(step.tokens for step in steps), max(step.memory[0].peak for step in steps)
+
+
+def measure(model: str, dtype: str, recompute: bool) -> Iterator[Measured]:
+    """Every length, one after the other."""
+    planner = Planner(read_config(model))
+    with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
+        rows = Path(scratch) / "rows.jsonl"
+        write_rows(rows)
+        for length in LENGTHS[recompute]:
+            spec = spec_of(model, rows, dtype, length, recompute)
+            tokens, peak = run(spec, Path(scratch) / str(length))
+            filled = spec_of(model, rows, dtype, tokens, recompute)
+            planned = plan(filled, here(spec), planner=planner).chosen.needs.total
+            yield Measured(dtype, length, recompute, tokens, peak, planned)
+
+
+def main() -> int:
+    """Print the table; with --json the rows as JSON lines."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", help="folder of the starter model")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--recompute", action="store_true", help="recompute activations")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    for found in measure(asked.model, asked.dtype, asked.recompute):
+        recompute = "recompute" if found.recompute else "         "
+        line = f"{found.tokens:6,} tokens {recompute} {found.measured / MIB:8,.0f} MiB measured"
+        shown = (
+            json.dumps(asdict(found)) if asked.json else f"{line} {found.planned / MIB:8,.0f} planned {found.off:+.0%}"
+        )
+        print(shown, flush=True)  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""An exam: the prompts of a dataset put to the weights as they are, each answer read, graded and compared."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from engine.batches import MicroBatch, Samples
+from engine.prompts import Prompt
+from engine.rewards import Case, Grader
+from engine.rollouts import Answer, Group, advantages, gather
+from engine.sampling import Draw, Sampled
+from engine.spec import GRPO
+from engine.trainer import Trainer
+
+AT_ONCE = 64  # answers that grow in one batch
+
+
+class Exam:
+    """The questions in some samples, for one trainer. Raises TypeError for samples that hold no questions."""
+
+    def __init__(self, trainer: Trainer, settings: GRPO, samples: Samples) -> None:
+        if samples.questions is None:
+            raise TypeError("these samples have no prompts to answer")
+        self.trainer = trainer
+        self.settings = settings
+        self.questions = samples.questions
+        self.grader = Grader(settings.rewards)
+
+    def groups(self, rows: Sequence[int], count: int, key: Sequence[int]) -> list[Group]:
+        """`count` graded answers to the prompt of each row, some prompts at a time; `key` and row fix what is drawn."""
+        how, longest = self.settings, self.settings.max_completion_length
+        draw = Draw(how.temperature, how.top_k, how.top_p, how.min_p)
+        prompts = [self.questions.prompts[row] for row in rows]
+        groups = []
+        for first in range(0, len(prompts), max(1, AT_ONCE // count)):
+            some = prompts[first : first + max(1, AT_ONCE // count)]
+            seeds = [np.random.SeedSequence([*key, prompt.row]).generate_state(count).tolist() for prompt in some]
+            sampled = self.trainer.sample_groups([prompt.ids for prompt in some], seeds, draw, longest)
+            for prompt, group in zip(some, sampled, strict=True):
+                groups.append(Group(prompt, [self._graded(prompt, one) for one in group]))
+        return groups
+
+    def compared(self, batches: Sequence[MicroBatch], key: Sequence[int]) -> list[list[Group]]:
+        """A group per prompt, batch by batch, in which every answer knows how much better it is than the others."""
+        rows = [row for batch in batches for row in batch.rows]
+        groups = self.groups(rows, self.settings.num_generations, key)
+        better_GA = advantages(np.stack([group.rewards for group in groups]), self.settings.scale_rewards)
+        told = iter(group.compared(row.tolist()) for group, row in zip(groups, better_GA, strict=True))
+        return [[next(told) for _ in batch.rows] for batch in batches]
+
+    def lessons(self, groups: Sequence[Sequence[Group]]) -> list[MicroBatch]:
+        """Micro-batches of the groups that say anything: without a KL term, those whose answers differ in reward."""
+        told = [[group for group in batch if self.settings.beta or group.has_signal] for batch in groups]
+        masked = self.settings.mask_truncated_completions
+        batches = [gather(batch, self.settings.temperature, mask_truncated=masked) for batch in told if batch]
+        batches = [batch for batch in batches if batch.trained_tokens]
+        return [self._referred(batch) for batch in batches] if self.settings.beta else batches
+
+    def _referred(self, batch: MicroBatch) -> MicroBatch:
+        """The batch with what the weights at the run's start think of its answers."""
+        with self.trainer.reference_model():
+            known_N = self.trainer.logprobs(batch).cpu().numpy()
+        return batch if batch.drawn is None else replace(batch, drawn=replace(batch.drawn, reference_N=known_N))
+
+    def _graded(self, prompt: Prompt, sampled: Sampled) -> Answer:
+        """One answer, read and graded."""
+        text, reasoning = self.questions.reader.read(sampled.ids)
+        case = Case(
+            answer=text,
+            expected=prompt.expected,
+            prompt=prompt.messages,
+            metadata=prompt.metadata,
+            reasoning=reasoning,
+            tokens=len(sampled.ids),
+            truncated=sampled.truncated,
+        )
+        return Answer(sampled, text, self.grader.grade(case))

@@ -1,0 +1,123 @@
+"""Tensors without memory that say they are on a device which is not here, and the fused kernels that it has.
+
+The engine's own code runs on the meta device as it would run on the device that is planned for, takes the same
+branches, and keeps the same tensors; nothing is computed. What a fused kernel keeps for its backward is stated here.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+META = torch.device("meta")
+
+
+class Attention(torch.autograd.Function):
+    """A fused attention: keeps q, k, v, its output and one float32 number per query and head."""
+
+    @staticmethod
+    def forward(ctx: Any, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTE: Tensor) -> Tensor:
+        """The result's shape; keeps what the kernel keeps."""
+        out = q_BHTD.new_empty(*q_BHTD.shape[:-1], v_BGTE.shape[-1])
+        sums = q_BHTD.new_empty(q_BHTD.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(q_BHTD, k_BGTD, v_BGTE, out, sums)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients in the shapes of the inputs."""
+        q, k, v, _, _ = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+class Grouped(torch.autograd.Function):
+    """x (rows, in) times the matrix of each row's expert (experts, in, out): keeps x only where the matrices learn."""
+
+    @staticmethod
+    def forward(ctx: Any, x_NI: Tensor, weight_EIO: Tensor) -> Tensor:
+        """The result's shape; keeps what the kernel keeps."""
+        ctx.learns = weight_EIO.requires_grad
+        ctx.shape = x_NI.shape
+        ctx.save_for_backward(weight_EIO, *([x_NI] if ctx.learns else []))
+        return x_NI.new_empty(x_NI.shape[0], weight_EIO.shape[-1])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients in the shapes of the inputs."""
+        weight = ctx.saved_tensors[0]
+        return gradient.new_empty(ctx.shape), torch.empty_like(weight) if ctx.learns else None
+
+
+class Norm(torch.autograd.Function):
+    """A fused RMS norm: keeps its input and one float32 number per row."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """The result's shape; keeps what the kernel keeps."""
+        ctx.save_for_backward(x, x.new_empty(x.shape[:-1], dtype=torch.float32), weight)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Gradients in the shapes of the inputs."""
+        _, _, weight = ctx.saved_tensors
+        return torch.empty_like(gradient), torch.empty_like(weight) if weight.requires_grad else None
+
+
+class Gate(torch.autograd.Function):
+    """A fused gated activation: keeps its inputs, whose gradients take their place."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
+        """The result's shape; keeps what the kernel keeps."""
+        ctx.save_for_backward(*inputs)
+        first = inputs[0]
+        return torch.empty_like(first) if len(inputs) == 2 else first.new_empty(*first.shape[:-1], first.shape[-1] // 2)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        """Gradients in the shapes of the inputs."""
+        return tuple(ctx.saved_tensors)
+
+
+class Pretence(TorchFunctionMode):
+    """Inside the block every tensor is on `kind` by its own words and on the meta device in truth."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.device = torch.device(kind)
+        fused: tuple[tuple[Any, Callable[..., Any]], ...] = (
+            (F.scaled_dot_product_attention, Attention.apply),
+            (torch._grouped_mm, Grouped.apply),
+            (torch.ops.transformers.grouped_mm_fallback, Grouped.apply),
+        )
+        self.fused = dict(fused)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Inside the block also where autograd has left the mode: when a layer is recomputed."""
+        if torch._C._len_torch_function_stack():
+            yield
+            return
+        with self:
+            yield
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """One call of torch: answered, redirected to the meta device, or let through."""
+        kwargs = dict(kwargs or {})
+        if func is torch.Tensor.device.__get__:
+            return self.device
+        if func in (torch.Tensor.__bool__, torch.equal):
+            return True  # models ask whether a mask is all ones and the like; the plain case is the one to plan
+        if func in self.fused:
+            return self.fused[func](*args[: 3 if func is F.scaled_dot_product_attention else 2])
+        if kwargs.get("device") is not None:
+            kwargs["device"] = META
+        args = tuple(META if isinstance(one, torch.device) else one for one in args)
+        return func(*args, **kwargs)
