@@ -7,7 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from engine.render.patterns import Pattern
 from engine.render.renderer import Renderer
+from engine.render.sample import without_spans
 from engine.render.skeleton import COMPARED, RENDERED_FIRST, Skeleton
 from engine.render.traced import MARK
 from tests.engine.render.conversations import chat, said, system, user
@@ -45,11 +47,13 @@ class Pair:
             {key: next(texts, "Yes.") if key in ("content", "reasoning_content") else one[key] for key in one}
             for one in row.messages
         ]
-        for _ in range(RENDERED_FIRST + COMPARED + 2):
+        for _ in range(RENDERED_FIRST + COMPARED + 4):
             self.fast.render(chat(*plain))
+            self.fast.tokens(chat(*plain))
 
     def agree(self, row):
-        return found(self.fast.render(row)) == found(self.slow.render(row))
+        slow, tokens = self.slow.render(row), self.fast.tokens(row)
+        return found(self.fast.render(row)) == found(slow) and found(tokens) == found(without_spans(slow))
 
 
 @cache
@@ -79,7 +83,7 @@ TEXTS = st.lists(TEXT.filter(str.strip), min_size=6, max_size=6)
 THOUGHTS = st.lists(st.sampled_from(["", "I think.", "a\n", "</think>"]), min_size=3, max_size=3)
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     name=st.sampled_from(sorted({*PATHS, *NASTY})),
     texts=TEXTS,
@@ -130,9 +134,18 @@ def looking(kind):
     return Pair(tokenizer_for(source, [STOP]), [STOP])
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(kind=st.sampled_from(sorted(LOOKS)), texts=TEXTS, turns=st.sampled_from([2, 4]))
 def test_a_template_that_looks_at_the_texts_gives_the_same_rows(kind, texts, turns):
     both, row = looking(kind), talk(texts[:turns], ["", "", ""], "")
     both.warm(row)
     assert both.agree(row)
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "phi3", "gemma3"])
+def test_plain_conversations_are_put_together_from_patterns(name):
+    both = pair(name)
+    row = talk(["Why is that?", "Because of light."], ["", "", ""], "")
+    both.warm(row)
+    assert both.agree(row)
+    assert any(isinstance(one, Pattern) and one.uses for one in both.fast.patterns.known.values())
