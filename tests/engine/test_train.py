@@ -71,6 +71,7 @@ def test_L08_the_adapter_folder_tells_nothing_about_this_machine(make_run, unpro
         "chat_template.jinja",
         "README.md",
         "atelier.json",
+        "chat.json",
     }
     spec = run.read_spec()
     for path in run.adapter.iterdir():
