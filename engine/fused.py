@@ -132,12 +132,12 @@ def fuse(model: nn.Module, dtype: torch.dtype) -> tuple[int, int]:
     if dtype == torch.float64:
         return 0, 0
     modules = list(model.modules())
-    return sum(_fuse_norm(module, dtype) for module in modules), sum(_fuse_mlp(module, dtype) for module in modules)
+    return sum(fuse_norm(module, dtype) for module in modules), sum(fuse_mlp(module, dtype) for module in modules)
 
 
 @torch.no_grad()
-def _fuse_norm(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether `module` was an RMS norm."""
+def fuse_norm(module: nn.Module, dtype: torch.dtype) -> bool:
+    """Replace the forward of an RMS norm; whether `module` was one."""
     weight = getattr(module, "weight", None)
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     is_leaf = not list(module.children()) and len(list(module.parameters())) == 1
@@ -165,8 +165,8 @@ def _norm_forward(module: Any, plain: Callable[..., Tensor], norm: _Norm) -> Cal
 
 
 @torch.no_grad()
-def _fuse_mlp(module: Any, dtype: torch.dtype) -> bool:
-    """Whether `module` was a gated MLP with a plain adapter on its last layer."""
+def fuse_mlp(module: Any, dtype: torch.dtype) -> bool:
+    """Replace the forward of a gated MLP with a plain adapter on its last layer; whether `module` was one."""
     gate, up, down = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
     if not (isinstance(gate, nn.Module) and isinstance(up, nn.Module) and isinstance(down, LoraLinear)):
         return False

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 META = torch.device("meta")
+DEVICE_OF: Any = torch.Tensor.device.__get__  # made anew each time: compare with ==
 
 
 class Attention(torch.autograd.Function):
@@ -85,11 +86,14 @@ class Gate(torch.autograd.Function):
 
 
 class Pretence(TorchFunctionMode):
-    """Inside the block every tensor is on `kind` by its own words and on the meta device in truth."""
+    """Inside the block every tensor is on a CPU by its own words, if that is planned for, and on meta in truth.
+
+    An accelerator is not named: no branch asks for one by name that runs without it.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        self.device = torch.device(kind)
+        self.device = torch.device("cpu") if kind == "cpu" else META
         fused: tuple[tuple[Any, Callable[..., Any]], ...] = (
             (F.scaled_dot_product_attention, Attention.apply),
             (torch._grouped_mm, Grouped.apply),
@@ -111,7 +115,7 @@ class Pretence(TorchFunctionMode):
     ) -> Any:
         """One call of torch: answered, redirected to the meta device, or let through."""
         kwargs = dict(kwargs or {})
-        if func is torch.Tensor.device.__get__:
+        if func == DEVICE_OF:
             return self.device
         if func in (torch.Tensor.__bool__, torch.equal):
             return True  # models ask whether a mask is all ones and the like; the plain case is the one to plan

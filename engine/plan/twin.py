@@ -70,11 +70,23 @@ def make(config: Any, dtype: torch.dtype, spec: RunSpec, *, sharded: bool = Fals
     if not twin.everything:
         lora.speed_up(twin.model)
         if not sharded:
-            with Pretence("cuda"):  # where every probe of a part finds that ours agrees
-                fused.fuse(twin.model, dtype)
+            _fuse(twin.model, dtype)
     attach(twin.head, Shape.of(twin.model.config.get_text_config()))
     twin.packed = _takes_documents(twin, attention.NAME)
     return twin
+
+
+def _fuse(model: nn.Module, dtype: torch.dtype) -> None:
+    """The parts that the engine would replace: norms, tried on real weights, and gated MLPs, taken at their word."""
+    for module in list(model.modules()):
+        weight = getattr(module, "weight", None)
+        if not list(module.children()) and isinstance(weight, nn.Parameter) and weight.dim() == 1:
+            module.weight = nn.Parameter(torch.rand(weight.shape, dtype=dtype), requires_grad=False)
+            fused.fuse_norm(module, dtype)
+            module.weight = weight
+        else:
+            with Pretence("cuda"):
+                fused.fuse_mlp(module, dtype)
 
 
 def make_foreign(config: Any, dtype: torch.dtype, spec: RunSpec) -> Twin:

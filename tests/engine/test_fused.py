@@ -63,7 +63,7 @@ def test_a_norm_keeps_its_input_and_one_number_per_token():
     kept = []
     x = torch.randn(1, 40, 16, dtype=torch.bfloat16, requires_grad=True)
     module = nn.RMSNorm(16, eps=1e-6, dtype=torch.bfloat16).requires_grad_(False)
-    assert fused._fuse_norm(module, x.dtype)
+    assert fused.fuse_norm(module, x.dtype)
     with torch.autograd.graph.saved_tensors_hooks(lambda value: kept.append(value) or value, lambda value: value):
         module(x).sum().backward()
     assert sorted(tuple(value.shape) for value in kept) == [(16,), (40, 1), (40, 16)]
@@ -83,12 +83,12 @@ class TwiceNorm(nn.Module):
 
 
 def test_a_module_that_only_looks_like_a_norm_is_left_alone():
-    assert not fused._fuse_norm(TwiceNorm(), torch.float32)
+    assert not fused.fuse_norm(TwiceNorm(), torch.float32)
 
 
 def test_a_norm_in_training_goes_its_own_way():
     module = nn.RMSNorm(16, eps=1e-6).requires_grad_(False)
-    assert fused._fuse_norm(module, torch.float32)
+    assert fused.fuse_norm(module, torch.float32)
     module.requires_grad_(True)
     module(torch.randn(3, 16)).square().sum().backward()
     assert module.weight.grad is not None
