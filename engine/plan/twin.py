@@ -101,6 +101,7 @@ def make_foreign(config: Any, dtype: torch.dtype, spec: RunSpec) -> Twin:
 
 def _bare(config: Any, dtype: torch.dtype, adapted: RunSpec | None) -> Twin:
     """Parameters counted, one layer of each kind kept, PEFT's layers in."""
+    quieten()
     config = deepcopy(config)
     config._experts_implementation = experts.NAME
     experts.register()
@@ -168,7 +169,10 @@ def _empty(config: Any, dtype: torch.dtype) -> Any:
 
 
 def _shorten(trunk: nn.Module) -> tuple[Group, ...]:
-    """Keep the first of all layers that are alike; a trunk without a list of layers stays as it is."""
+    """Keep the first of all layers that are alike; a trunk without a list of layers stays as it is.
+
+    The very first is a kind of its own: what comes before it is frozen, so it keeps less.
+    """
     layers = getattr(trunk, "layers", None)
     config = getattr(trunk, "config", None)
     if not isinstance(layers, nn.ModuleList) or config is None:
@@ -177,7 +181,7 @@ def _shorten(trunk: nn.Module) -> tuple[Group, ...]:
     found: dict[tuple[Any, ...], list[int]] = {}
     for at, layer in enumerate(layers):
         shapes = tuple((name, tuple(value.shape)) for name, value in layer.named_parameters())
-        found.setdefault((type(layer), types[at], shapes), []).append(at)
+        found.setdefault((at == 0, type(layer), types[at], shapes), []).append(at)
     firsts = [members[0] for members in found.values()]
     trunk.layers = nn.ModuleList(layers[at] for at in firsts)
     config.num_hidden_layers = len(firsts)
@@ -193,7 +197,7 @@ def recomputing(twin: Twin, wanted: bool) -> Iterator[None]:
     if not wanted or not twin.model.supports_gradient_checkpointing:
         yield
         return
-    twin.model.activation_checkpointing_enable({"use_reentrant": False})
+    twin.model.activation_checkpointing_enable({"use_reentrant": False, "determinism_check": "none"})
     try:
         yield
     finally:
