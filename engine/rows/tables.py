@@ -87,12 +87,19 @@ def _csv_row(number: int, line: int, columns: list[str], values: list[str]) -> R
     return RawRow(number, line, {key: value for key, value in zip(columns, values, strict=True) if key})
 
 
+def _batches(file: pyarrow.parquet.ParquetFile) -> Iterator[pyarrow.RecordBatch]:
+    """Batches of some rows. One group after the other without threads: else memory grows with the file."""
+    size = rows_at_once(file.metadata)
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(batch_size=size, row_groups=[group], use_threads=False)
+
+
 def read_parquet(path: Path) -> Iterator[RawRow]:
     """Rows of a Parquet file, some at a time. Raises Failure when the file is damaged."""
     number = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=rows_at_once(file.metadata)):
+            for batch in _batches(file):
                 for at in range(len(batch)):
                     value = batch.slice(at, 1).to_pylist()[0]
                     number += 1
