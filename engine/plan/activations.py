@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from engine.head import tiles
 from engine.plan.parameters import kind_of
 from engine.plan.pretence import META, Pretence
 from engine.plan.twin import Twin, hidden, recomputing
 
-HEAD_TOKENS = 512  # that go through the head one tile after the other
 SLICED = ("attention", "mlp", "shared_experts", "experts")  # what tensor parallelism cuts, where a plan names it
 
 
@@ -89,7 +89,7 @@ def measure(twin: Twin, lengths: list[int], *, kind: str, recompute: bool) -> Ac
         trunk, before = live.by_place(), live.now
         live.peak = live.now
         loss = hidden_TD.sum() if twin.everything else _loss(twin, hidden_TD)
-        head = live.peak - before + _rest_of_head(hidden_TD)
+        head = live.peak - before + _rest_of_head(twin, hidden_TD)
         live.peak = live.now
         del hidden_TD
         loss.backward()
@@ -108,14 +108,21 @@ def _scaled(twin: Twin, trunk: Counter[tuple[int, str]]) -> tuple[int, float]:
 
 def _loss(twin: Twin, hidden_TD: Tensor) -> Tensor:
     """As the trainer does it, with every token a target, up to so many: what the head does grows with the tokens."""
-    sources_N = torch.ones(min(len(hidden_TD), HEAD_TOKENS), dtype=torch.long, device=META)
+    sources_N = torch.ones(_head_tokens(twin, len(hidden_TD)), dtype=torch.long, device=META)
     logprobs_N: Tensor = twin.head(hidden_TD.index_select(0, sources_N), targets_N=sources_N)
     return -logprobs_N.sum()
 
 
-def _rest_of_head(hidden_TD: Tensor) -> int:
+def _head_tokens(twin: Twin, tokens: int) -> int:
+    """As many as make the head work in tiles, one of them not full."""
+    tile: int = tiles(tokens, twin.head.out_features)[0].stop
+    return min(tokens, tile + 1)
+
+
+def _rest_of_head(twin: Twin, hidden_TD: Tensor) -> int:
     """Bytes for the other tokens: their hidden states once more, and the derivative by them."""
-    return 2 * max(0, len(hidden_TD) - HEAD_TOKENS) * hidden_TD.shape[1] * hidden_TD.element_size()
+    rest = len(hidden_TD) - _head_tokens(twin, len(hidden_TD))
+    return 2 * rest * hidden_TD.shape[1] * hidden_TD.element_size()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def fuse(model: nn.Module) -> str:
 
 
 def _attend(module: nn.Module, q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
-    result: Tensor = Attention.apply(q, k, v)  # type: ignore[no-untyped-call]
+    result: Tensor = Attention.apply(q, k, v, None)  # type: ignore[no-untyped-call]
     return result.transpose(1, 2), None
 
 

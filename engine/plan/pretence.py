@@ -18,21 +18,22 @@ DEVICE_OF: Any = torch.Tensor.device.__get__  # made anew each time: compare wit
 
 
 class Attention(torch.autograd.Function):
-    """A fused attention: keeps q, k, v, its output and one float32 number per query and head."""
+    """A fused attention: keeps q, k, v, its output, one float32 number per query and head, and a mask as numbers."""
 
     @staticmethod
-    def forward(ctx: Any, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTE: Tensor) -> Tensor:
+    def forward(ctx: Any, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTE: Tensor, mask: Tensor | None = None) -> Tensor:
         """The result's shape; keeps what the kernel keeps."""
         out = q_BHTD.new_empty(*q_BHTD.shape[:-1], v_BGTE.shape[-1])
         sums = q_BHTD.new_empty(q_BHTD.shape[:-1], dtype=torch.float32)
-        ctx.save_for_backward(q_BHTD, k_BGTD, v_BGTE, out, sums)
+        bias = [] if mask is None else [mask.to(q_BHTD.dtype)]
+        ctx.save_for_backward(q_BHTD, k_BGTD, v_BGTE, out, sums, *bias)
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         """Gradients in the shapes of the inputs."""
-        q, k, v, _, _ = ctx.saved_tensors
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        q, k, v, *_ = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
 
 
 class Grouped(torch.autograd.Function):
@@ -85,6 +86,14 @@ class Gate(torch.autograd.Function):
         return tuple(ctx.saved_tensors)
 
 
+def _attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, *_: Any, **__: Any) -> Any:
+    return Attention.apply(query, key, value, attn_mask)  # type: ignore[no-untyped-call]
+
+
+def _grouped(rows: Tensor, weights: Tensor, *_: Any, **__: Any) -> Any:
+    return Grouped.apply(rows, weights)  # type: ignore[no-untyped-call]
+
+
 class Pretence(TorchFunctionMode):
     """Inside the block every tensor is on a CPU by its own words, if that is planned for, and on meta in truth.
 
@@ -94,12 +103,11 @@ class Pretence(TorchFunctionMode):
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.device = torch.device("cpu") if kind == "cpu" else META
-        fused: tuple[tuple[Any, Callable[..., Any]], ...] = (
-            (F.scaled_dot_product_attention, Attention.apply),
-            (torch._grouped_mm, Grouped.apply),
-            (torch.ops.transformers.grouped_mm_fallback, Grouped.apply),
-        )
-        self.fused = dict(fused)
+        self.fused: dict[Any, Callable[..., Any]] = {
+            F.scaled_dot_product_attention: _attention,
+            torch._grouped_mm: _grouped,
+            torch.ops.transformers.grouped_mm_fallback: _grouped,
+        }
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -120,7 +128,7 @@ class Pretence(TorchFunctionMode):
         if func in (torch.Tensor.__bool__, torch.equal):
             return True  # models ask whether a mask is all ones and the like; the plain case is the one to plan
         if func in self.fused:
-            return self.fused[func](*args[: 3 if func is F.scaled_dot_product_attention else 2])
+            return self.fused[func](*args, **kwargs)
         if kwargs.get("device") is not None:
             kwargs["device"] = META
         args = tuple(META if isinstance(one, torch.device) else one for one in args)

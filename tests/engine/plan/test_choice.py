@@ -17,7 +17,8 @@ PARTS = {"total_gib", "weights_gib", "gradients_gib", "optimizer_gib", "activati
 def planner(name: str) -> Planner:
     if name == "gpt-oss":
         return Planner(GptOssConfig(num_hidden_layers=24, num_local_experts=32))
-    return Planner(LlamaConfig(hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, vocab_size=32_000))
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "vocab_size": 32_000}
+    return Planner(LlamaConfig(**sizes, max_position_embeddings=32_768))
 
 
 def spec(length: int = 4096, layout: dict[str, int] | None = None, **training: object) -> RunSpec:
@@ -57,7 +58,7 @@ def test_what_does_not_fit_says_the_smallest_change_that_would() -> None:
 
 
 def test_what_can_never_fit_says_so() -> None:
-    hopeless = planned("cpu:2GB", "gpt-oss", length=256)
+    hopeless = planned("cpu:1GB", length=256)
     assert hopeless.changes is None
     assert "choose a smaller model" in hopeless.why()[-1]
 
