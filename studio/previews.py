@@ -76,8 +76,10 @@ def of(session: Session, spec: RunSpec) -> Preview | None:
     """The preview that belongs to a run: rendered in its way, else as in the data."""
     method = spec.method.model_dump()
     told = {name: method[name] for name in ("train_on", "train_reasoning") if name in method}
-    mine = Way(level=spec.data.reasoning_level, bridge=spec.data.bridge, **told)
-    found = (get(session, Key(spec.data.dataset, spec.model, way.key)) for way in dict.fromkeys((mine, AS_IN_DATA)))
+    mine = Way(level=spec.data.reasoning_level, bridge=spec.data.bridge, declared=spec.data.declared, **told)
+    asking = mine.model_copy(update={"asks": spec.method.type == "grpo"})  # which is of no matter to a prompt's row
+    ways = dict.fromkeys((asking.key, mine.key, AS_IN_DATA.key))
+    found = (get(session, Key(spec.data.dataset, spec.model, way)) for way in ways)
     return next((preview for preview in found if preview is not None and preview.survey), None)
 
 

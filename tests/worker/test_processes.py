@@ -7,12 +7,12 @@ import sys
 import time
 
 import psutil
+from sqlalchemy import select
 
 from studio import runs
 from studio.context import make_studio
 from studio.db.migrate import upgrade
-from studio.db.tables import Run, Worker
-from studio.metrics import events
+from studio.db.tables import Run, RunEvent, Worker
 from studio.queue import send_run
 from tests.services import Redis, wait_until
 
@@ -48,12 +48,8 @@ def test_a_message_wakes_a_worker_and_a_doubled_one_does_nothing(both, new_run, 
 
 def read_events(studio, run_id):
     with studio.session() as session:
-        return [event.kind for event in runs_events(session, run_id)]
-
-
-def runs_events(session, run_id):
-
-    return events(session, run_id, limit=1000)
+        kinds = select(RunEvent.kind).where(RunEvent.run_id == run_id).order_by(RunEvent.offset)
+        return list(session.scalars(kinds))
 
 
 def workers(studio):
