@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from engine.rundir import RunDir
 from engine.spec import RunSpec
 
 ROW = 500  # characters
-LENGTHS = {False: (256, 512, 1024, 2048), True: (512, 1024, 2048, 4096)}  # by whether activations are recomputed
+LENGTHS = (256, 512, 1024, 2048)
 MIB = 2**20
 
 
@@ -69,13 +69,13 @@ def run(spec: RunSpec, folder: Path) -> tuple[int, int]:
     return max(step.tokens for step in steps), max(step.memory[0].peak for step in steps)
 
 
-def measure(model: str, dtype: str, recompute: bool) -> Iterator[Measured]:
+def measure(model: str, dtype: str, lengths: Sequence[int], recompute: bool) -> Iterator[Measured]:
     """Every length, one after the other."""
     planner = Planner(read_config(model))
     with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
         rows = Path(scratch) / "rows.jsonl"
         write_rows(rows)
-        for length in LENGTHS[recompute]:
+        for length in lengths:
             spec = spec_of(model, rows, dtype, length, recompute)
             tokens, peak = run(spec, Path(scratch) / str(length))
             filled = spec_of(model, rows, dtype, tokens, recompute)
@@ -88,10 +88,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", help="folder of the starter model")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--lengths", type=int, nargs="*", help="maximum lengths, in tokens")
     parser.add_argument("--recompute", action="store_true", help="recompute activations")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    for found in measure(asked.model, asked.dtype, asked.recompute):
+    for found in measure(asked.model, asked.dtype, asked.lengths or LENGTHS, asked.recompute):
         recompute = "recompute" if found.recompute else "         "
         line = f"{found.tokens:6,} tokens {recompute} {found.measured / MIB:8,.0f} MiB measured"
         shown = (

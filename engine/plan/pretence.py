@@ -23,7 +23,8 @@ class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q_BHTD: Tensor, k_BGTD: Tensor, v_BGTE: Tensor, mask: Tensor | None = None) -> Tensor:
         """The result's shape; keeps what the kernel keeps."""
-        out = q_BHTD.new_empty(*q_BHTD.shape[:-1], v_BGTE.shape[-1])
+        batch, heads, length, _ = q_BHTD.shape
+        out = q_BHTD.new_empty(batch, length, heads, v_BGTE.shape[-1]).transpose(1, 2)  # as kernels lay it out
         sums = q_BHTD.new_empty(q_BHTD.shape[:-1], dtype=torch.float32)
         bias = [] if mask is None else [mask.to(q_BHTD.dtype)]
         ctx.save_for_backward(q_BHTD, k_BGTD, v_BGTE, out, sums, *bias)

@@ -15,7 +15,7 @@ import torch
 from transformers import GptOssConfig, MistralLarge4Config, Qwen3Config, Qwen3MoeConfig
 
 from engine.layout.degrees import Degrees
-from engine.plan import activations
+from engine.plan.activations import Activations, measure
 from engine.plan.catalogue import GIB
 from engine.plan.memory import Batch, Model, Needs, needs
 from engine.plan.recipe import Recipe
@@ -131,11 +131,16 @@ def _twin(name: str, everything: bool) -> Twin:
     return make_foreign(MODELS[name](), torch.bfloat16, spec)
 
 
+@cache
+def _activations(made: str, everything: bool, tokens: int, sequences: int, recompute: bool) -> Activations:
+    return measure(_twin(made, everything), [tokens] * sequences, kind="cuda", recompute=recompute)
+
+
 def plan(row: Row) -> Needs:
     """What is planned for the configuration of a row."""
     made = _twin(row.model, row.recipe.everything)
     local = row.length // row.degrees.context
-    found = activations.measure(made, [local] * row.batch, kind="cuda", recompute=row.recompute)
+    found = _activations(row.model, row.recipe.everything, local, row.batch, row.recompute)
     text = made.model.config.get_text_config()
     model = Model(made.parameters, made.trainable, text.hidden_size, text.vocab_size)
     return needs(model, row.recipe, row.degrees, found, Batch(local * row.batch, row.batch))

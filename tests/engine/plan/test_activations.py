@@ -16,7 +16,14 @@ from tests.engine.conftest import TinyModel
 
 SPEC = RunSpec(model="m", data=Data(dataset="d"))
 TOKENS = 96
-SAME = {"llama", "qwen3", "mistral", "gemma2", "gemma3_text", "gpt_oss", "cohere", "granite"}
+CASES = [
+    ("llama", False),
+    ("llama", True),
+    ("gpt_oss", False),
+    ("gemma3_text", False),
+    ("mistral", False),
+    ("cohere", True),
+]
 
 
 def kept_by_a_real_step(folder: Path, recompute: bool) -> tuple[int, int]:
@@ -43,8 +50,7 @@ def kept_by_a_real_step(folder: Path, recompute: bool) -> tuple[int, int]:
     return kept, live.peak - kept
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("family", sorted(SAME))
+@pytest.mark.parametrize(("family", "recompute"), CASES)
 def test_a_real_step_keeps_what_was_planned(tiny_model: TinyModel, family: str, recompute: bool) -> None:
     folder = tiny_model(family)
     kept, _ = kept_by_a_real_step(folder, recompute)
