@@ -1,4 +1,4 @@
-"""The tokens of plain conversations, put together without rendering: each text is tokenised once, in its place.
+"""The tokens of plain conversations, put together without rendering: each text is tokenised in its place.
 
 A pattern is what conversations of one shape become: for every learned turn the pieces of its prompt that are new and
 those of its completion, between the control tokens at which text can be tokenised apart. It is worked out from the
