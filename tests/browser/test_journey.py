@@ -44,7 +44,7 @@ def begin(page: Page, file: Path, *, rank: int, samples: int) -> str:
     page.get_by_label("Maximum steps").fill(str(STEPS))
     page.get_by_label("Rank", exact=True).fill(str(rank))
     page.get_by_label("Sample answers").fill(str(samples))
-    page.get_by_role("button", name=f"Start · {STEPS} steps").click()
+    page.get_by_role("button", name=re.compile(rf"^Start · ({STEPS} steps|about .*)$")).click()
     page.wait_for_url("**/run?id=run-*")
     return page.url.partition("id=")[2]
 
