@@ -13,10 +13,9 @@ MIB = 2**20
 TOLERANCE = 0.10
 # (precision, recompute, tokens of the largest step, peak of the process in MiB)
 MEASURED = (
-    ("float32", False, 151, 1396),
-    ("float32", False, 511, 2066),
-    ("float32", False, 1024, 2868),
-    ("float32", False, 2000, 4472),
+    ("float32", False, 256, 1386),
+    ("float32", False, 512, 1614),
+    ("float32", False, 1024, 2083),
 )
 
 
