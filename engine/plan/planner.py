@@ -111,7 +111,7 @@ class Planner:
         found = self._measured(spec, self.twin(spec, dtype, sharded=degrees.sharded), device.kind, local)
         if kept.everything:
             found = _with_head(found, batch, model)
-        memory = needs(model, kept, degrees, found, batch, reserve_of(device, found))
+        memory = needs(model, kept, degrees, found, batch, reserve_of(device))
         work = Work(
             tokens=batch.tokens,
             length=longest,
