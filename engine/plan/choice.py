@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.failure import Change
+from engine.failure import Change, Failure
 from engine.plan import changes, recipe
 from engine.plan.pace import Pace
 from engine.plan.planner import Chosen, Machine, Planner
@@ -88,7 +88,14 @@ def smallest_changes(
     possible = changes.steps(known, dtype)
     if not made.model.supports_gradient_checkpointing:
         possible = (one for one in possible if "training.gradient_checkpointing" not in one.settings)
-    return changes.smallest(known, lambda one: planner.best(one, machine, rows).fits(machine.device), possible)
+
+    def fits(changed: RunSpec) -> bool:
+        try:
+            return planner.best(changed, machine, rows).fits(machine.device)
+        except Failure:  # a change that the layout does not allow
+            return False
+
+    return changes.smallest(known, fits, possible)
 
 
 def suited(

@@ -114,3 +114,16 @@ def test_any_maximum_length_can_be_looked_up_in_one_survey(model, file):
 def test_a_long_file_is_counted_as_far_as_the_time_goes(model, file):
     found = Desk().answer(json.dumps({"verb": "check", "model": model, "file": file, "seconds": 1e-9}))
     assert (found["rendered"], found["usable"]) == (1, 8)
+
+
+def test_a_plan_is_answered_by_the_same_process(starter):
+    desk = Desk()
+    spec = {"model": str(starter), "data": {"dataset": "d", "max_length": 256}}
+    device = {"name": "cpu", "kind": "cpu", "label": "CPU", "total_bytes": 16 << 30, "used_bytes": 0}
+    asked = {"verb": "plan", "spec": spec, "devices": [device], "rows": 40}
+    told = desk.answer(json.dumps(asked))
+    assert told["fits"]
+    assert told["steps"] == 108
+    assert told["peak"] == sum(told["parts"].values())
+    broken = desk.answer(json.dumps(asked | {"spec": spec | {"model": "/nowhere"}}))
+    assert broken["error"]["code"] == "model_unreadable"

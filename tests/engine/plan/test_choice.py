@@ -63,6 +63,12 @@ def test_what_can_never_fit_says_so() -> None:
     assert "choose a smaller model" in hopeless.why()[-1]
 
 
+def test_a_change_that_the_layout_does_not_allow_is_not_proposed() -> None:
+    tight = planned("2x24GB", "gpt-oss", length=512, gradient_checkpointing=True, layout={"shard": 2})
+    assert not tight.fits
+    assert not any("training.quantization" in change.settings for change in tight.changes or ())
+
+
 def test_what_fits_needs_nothing() -> None:
     assert smallest_changes(spec(), machine("8xB300"), planner=planner("llama")) == []
 
