@@ -72,3 +72,9 @@ def make_run(tmp_path: Path, tiny_model: TinyModel, chat_file: Path) -> Callable
         return folder
 
     return make
+
+
+@pytest.fixture
+def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the clean process, which other tests run: it takes seconds."""
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})

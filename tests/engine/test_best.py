@@ -5,21 +5,18 @@ import shutil
 import pytest
 from safetensors.torch import load_file
 
-from engine import events, loop
+from engine import loop
 from engine.best import lowest, without_gain
 from engine.evaluation import Evaluated
 from engine.events import Eval, Finished, Sample, Saved, Step, Warned
 from engine.methods import EVALUATIONS
 from engine.train import train
-from tests.engine.test_train import ask_at
+from tests.engine.runs import ask_at, said
+
+pytestmark = pytest.mark.usefixtures("unproven")
 
 LOSSES = [3.0, 2.0, 2.5, 2.6, 2.7]  # at steps 2, 4, 6, 8, 10
 SAVING = {"eval_steps": 2, "save_steps": 5, "save_total_limit": 1, "sample_prompts": 1}
-
-
-@pytest.fixture(autouse=True)
-def unproven(monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
 
 
 @pytest.fixture
@@ -34,10 +31,6 @@ def measured(monkeypatch):
 
     use(LOSSES)
     return use
-
-
-def said(run, kind):
-    return [event for _, event in events.read(run.events) if isinstance(event, kind)]
 
 
 def weights(run):

@@ -14,8 +14,7 @@ from engine.train import train
 
 
 @pytest.fixture
-def trained(make_run, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
+def trained(make_run, unproven):
     run = make_run("earlier", training={"max_steps": 4})
     assert train(run.path) == 0
     return run

@@ -5,22 +5,15 @@ from collections import namedtuple
 
 import pytest
 
-from engine import disk, events
+from engine import disk
 from engine.checkpoint import size_of
 from engine.events import Finished, Started, Step
 from engine.train import train
-from tests.engine.test_exactness import pieces
+from tests.engine.runs import pieces, said
+
+pytestmark = pytest.mark.usefixtures("unproven")
 
 Usage = namedtuple("Usage", "total used free")
-
-
-@pytest.fixture(autouse=True)
-def unproven(monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
-
-
-def said(run, kind):
-    return [event for _, event in events.read(run.events) if isinstance(event, kind)]
 
 
 def test_R05_too_little_space_is_told_before_the_first_step_and_the_run_goes_on_once_there_is_some(

@@ -12,6 +12,9 @@ from engine import checkpoint, events, state
 from engine.events import Finished, Step, Warned
 from engine.train import train
 from engine.trainer import Trainer
+from tests.engine.runs import said
+
+pytestmark = pytest.mark.usefixtures("unproven")
 
 SECTIONS = {
     "training": {"max_steps": 8},
@@ -24,15 +27,6 @@ WEIGHTS = "adapter_model.safetensors"
 
 class Killed(BaseException):
     """Nothing in the engine catches it, as nothing catches SIGKILL."""
-
-
-@pytest.fixture(autouse=True)
-def unproven(monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
-
-
-def said(run, kind):
-    return [event for _, event in events.read(run.events) if isinstance(event, kind)]
 
 
 def curve(run):

@@ -7,7 +7,7 @@ from engine import optimizers
 from engine.failure import Failure
 from engine.methods import METHODS
 from engine.optimizers import StochasticAdamW, check_eight_bit, round_into
-from tests.engine.test_exactness import pieces
+from tests.engine.runs import assert_resumes, pieces
 
 OPTIMIZERS = ["adamw_torch_fused", "adamw_bf16", "adamw_8bit"]
 
@@ -16,20 +16,7 @@ OPTIMIZERS = ["adamw_torch_fused", "adamw_bf16", "adamw_8bit"]
 def test_R01_three_steps_and_three_resumed_are_six_straight_bit_for_bit(make_run, tmp_path, optim):
     big_enough_for_eight_bits = {"r": 64}  # bitsandbytes keeps fewer than 4096 elements in float32
     run = make_run(lora=big_enough_for_eight_bits, optimizer={"optim": optim}, training={"max_steps": 6})
-    spec, plan, straight = pieces(run)
-    expected = list(METHODS["sft"](straight, spec, plan))
-    _, _, first = pieces(run)
-    for step in METHODS["sft"](first, spec, plan):
-        if step.step == 3:
-            break
-    folder = tmp_path / "state"
-    folder.mkdir()
-    first.save(folder)
-    _, _, second = pieces(run)
-    second.load(folder)
-    assert list(METHODS["sft"](second, spec, plan)) == expected[3:]
-    for name, value in straight.built.parameters().items():
-        assert torch.equal(value, second.built.parameters()[name]), name
+    assert_resumes(run, tmp_path / "state", 3)
 
 
 @pytest.mark.parametrize("optim", OPTIMIZERS[1:])

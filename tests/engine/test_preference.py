@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from engine import events
 from engine.batches import gather, texts
 from engine.build import build, load_tokenizer, stop_ids
 from engine.data import prepare
@@ -18,6 +17,7 @@ from engine.losses import per_answer, preference
 from engine.spec import DPO, RunSpec
 from engine.train import train
 from engine.trainer import Trainer
+from tests.engine.runs import ask_at, said
 
 
 @pytest.fixture(scope="module")
@@ -132,12 +132,7 @@ def test_pairs_that_tie_count_half(make_pairs):
     assert float(measured["rewards/accuracies"]) == 0.5
 
 
-def said(run, kind):
-    return [event for _, event in events.read(run.events) if isinstance(event, kind)]
-
-
-def test_a_run_learns_to_prefer_and_a_resumed_one_ends_bit_for_bit_the_same(make_pairs, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
+def test_a_run_learns_to_prefer_and_a_resumed_one_ends_bit_for_bit_the_same(make_pairs, unproven, monkeypatch):
     settings = {
         "training": {"max_steps": 12},
         "lora": {"lora_dropout": 0.05},
@@ -146,16 +141,8 @@ def test_a_run_learns_to_prefer_and_a_resumed_one_ends_bit_for_bit_the_same(make
     }
     straight, paused = make_pairs("straight", **settings), make_pairs("paused", **settings)
     assert train(straight.path) == 0
-    real = Trainer.optim_step
-
-    def optim_step(self, learning_rate):
-        if self.step == 6:
-            paused.ask_to_stop("pause")
-        return real(self, learning_rate)
-
-    monkeypatch.setattr(Trainer, "optim_step", optim_step)
+    ask_at(monkeypatch, paused, 7, "pause")
     assert train(paused.path) == 0
-    monkeypatch.setattr(Trainer, "optim_step", real)
     assert train(paused.path) == 0
     assert [step.loss for step in said(paused, Step)] == [step.loss for step in said(straight, Step)]
     saved = "adapter_model.safetensors"

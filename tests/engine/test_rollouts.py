@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, MinPLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from engine import events, rollouts
+from engine import rollouts
 from engine.build import build, load_tokenizer, stop_ids
 from engine.data import prepare
 from engine.events import Eval, Rollout, Step, Warned
@@ -20,6 +20,7 @@ from engine.sampling import Draw, Sampled, kept, sample
 from engine.spec import GRPO
 from engine.train import train
 from engine.trainer import Trainer
+from tests.engine.runs import ask_at, said
 
 DRAWS = [
     Draw(),
@@ -190,27 +191,14 @@ def test_a_kl_term_pulls_towards_the_reference():
     assert metrics["kl"] > 0
 
 
-def said(run, kind):
-    return [event for _, event in events.read(run.events) if isinstance(event, kind)]
-
-
-def test_a_run_is_rewarded_more_and_a_resumed_one_ends_bit_for_bit_the_same(make_questions, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
+def test_a_run_is_rewarded_more_and_a_resumed_one_ends_bit_for_bit_the_same(make_questions, unproven, monkeypatch):
     method = {"top_p": 0.9, "beta": 0.05, "scale_rewards": "none"}
     saving = {"sample_prompts": 0, "eval_steps": 8, "save_steps": 8}
     settings = {"training": {"max_steps": 8}, "data": {"eval_fraction": 0.2}, "method": method, "saving": saving}
     straight, paused = make_questions("straight", **settings), make_questions("paused", **settings)
     assert train(straight.path) == 0
-    real = Trainer.optim_step
-
-    def optim_step(self, learning_rate):
-        if self.step == 4:
-            paused.ask_to_stop("pause")
-        return real(self, learning_rate)
-
-    monkeypatch.setattr(Trainer, "optim_step", optim_step)
+    ask_at(monkeypatch, paused, 5, "pause")
     assert train(paused.path) == 0
-    monkeypatch.setattr(Trainer, "optim_step", real)
     assert train(paused.path) == 0
     steps = said(straight, Step)
     assert [step.metrics["reward"] for step in said(paused, Step)] == [step.metrics["reward"] for step in steps]
@@ -225,8 +213,7 @@ def test_a_run_is_rewarded_more_and_a_resumed_one_ends_bit_for_bit_the_same(make
     assert sum(one.advantage for one in shown[0].answers) == pytest.approx(0, abs=1e-4)
 
 
-def test_groups_without_signal_change_nothing_and_a_failing_reward_ends_nothing(make_questions, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
+def test_groups_without_signal_change_nothing_and_a_failing_reward_ends_nothing(make_questions, unproven, monkeypatch):
 
     def broken(case, _):
         raise ZeroDivisionError("by zero")
@@ -242,8 +229,7 @@ def test_groups_without_signal_change_nothing_and_a_failing_reward_ends_nothing(
     assert "by zero" in warning.message
 
 
-def test_several_steps_learn_from_the_same_answers(make_questions, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
+def test_several_steps_learn_from_the_same_answers(make_questions, unproven):
     run = make_questions(method={"num_iterations": 3}, data={"eval_fraction": 0.0})
     assert train(run.path) == 0
     steps = said(run, Step)

@@ -14,20 +14,7 @@ from engine.card import last_component
 from engine.events import Eval, Finished, Phase, Sample, Saved, Started, Step, Warned
 from engine.train import train
 from engine.verify import verify
-
-
-def everything(run):
-    return [event for _, event in events.read(run.events)]
-
-
-def said(run, kind):
-    return [event for event in everything(run) if isinstance(event, kind)]
-
-
-@pytest.fixture
-def unproven(monkeypatch):
-    """Leave out the clean process, which other tests run: it takes seconds."""
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
+from tests.engine.runs import ask_at, everything, said
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt_oss"])
@@ -142,19 +129,6 @@ def test_R04_pause_saves_where_it_stopped_and_the_run_goes_on_from_there(make_ru
     assert [step.loss for step in said(paused, Step)] == [step.loss for step in said(straight, Step)]
     saved = "adapter_model.safetensors"
     assert (paused.adapter / saved).read_bytes() == (straight.adapter / saved).read_bytes()
-
-
-def ask_at(monkeypatch, run, step, reason):
-    """Ask the run to stop during a step."""
-    real = trainer.Trainer.optim_step
-
-    def optim_step(self, learning_rate):
-        if self.step + 1 == step:
-            run.ask_to_stop(reason)
-            monkeypatch.setattr(trainer.Trainer, "optim_step", real)
-        return real(self, learning_rate)
-
-    monkeypatch.setattr(trainer.Trainer, "optim_step", optim_step)
 
 
 def test_cancel_ends_at_the_next_step_and_keeps_the_last_checkpoint(make_run, monkeypatch):

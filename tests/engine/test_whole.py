@@ -8,19 +8,14 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForCausalLM
 
-from engine import events
 from engine.events import Finished, Sample, Saved, Started, Step
 from engine.methods import METHODS
 from engine.spec import RunSpec
 from engine.train import train
-from tests.engine.test_exactness import pieces
+from tests.engine.runs import assert_resumes, pieces, said
 
 WHOLE = {"full_finetuning": True, "max_steps": 10}
 SLOW = {"learning_rate": 1e-3}
-
-
-def said(run, kind):
-    return [event for _, event in events.read(run.events) if isinstance(event, kind)]
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3"])  # tied embeddings, and a head of its own
@@ -43,8 +38,7 @@ def test_L01_every_weight_is_trained_and_the_saved_model_is_proven_in_stock_tran
     assert saved.config.tie_word_embeddings == base.config.tie_word_embeddings
 
 
-def test_L08_the_model_folder_tells_nothing_about_this_machine(make_run, monkeypatch):
-    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})
+def test_L08_the_model_folder_tells_nothing_about_this_machine(make_run, unproven):
     run = make_run(training={**WHOLE, "max_steps": 1}, optimizer=SLOW)
     assert train(run.path) == 0
     names = {path.name for path in run.model.iterdir()}
@@ -59,17 +53,7 @@ def test_L08_the_model_folder_tells_nothing_about_this_machine(make_run, monkeyp
 @pytest.mark.parametrize(("optim", "dtype"), [("adamw_torch_fused", "float32"), ("adamw_bf16", "bfloat16")])
 def test_R01_resuming_is_exact_with_all_weights_trained(make_run, tmp_path, optim, dtype):
     run = make_run(training={**WHOLE, "dtype": dtype}, optimizer={**SLOW, "optim": optim})
-    spec, plan, straight = pieces(run)
-    expected = list(METHODS["sft"](straight, spec, plan))
-    _, _, first = pieces(run)
-    for step in METHODS["sft"](first, spec, plan):
-        if step.step == 3:
-            break
-    (tmp_path / "state").mkdir()
-    first.save(tmp_path / "state")
-    _, _, second = pieces(run)
-    second.load(tmp_path / "state")
-    assert list(METHODS["sft"](second, spec, plan)) == expected[3:]
+    assert_resumes(run, tmp_path / "state", 3)
 
 
 def test_the_base_model_is_inside_the_block_and_the_trained_weights_come_back(make_run):
