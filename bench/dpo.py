@@ -4,12 +4,10 @@ A step of ours holds the reference of its rows too, although a run measures it o
 compared in float32 first: the two sides compute the same thing.
 """
 
-import argparse
 import itertools
 import json
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -153,35 +151,16 @@ def difference(ours: Ours, theirs: Theirs) -> dict[str, float]:
     return {"loss": abs(loss - expected.item()), "gradient": float(torch.stack(apart).max())}
 
 
-def main() -> None:
-    """Parse, measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.dpo", description=__doc__)
-    parser.add_argument("--against", choices=["trl"], default="trl")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--prompt", choices=[*PROMPT_WORDS], action="append")
-    parser.add_argument("--model", help="model folder; default: the starter model, converted first")
-    parser.add_argument("--side", choices=["ours", "theirs"], help="only this side, for its memory")
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        model = asked.model or versus.starter_model(Path(scratch))
-        found: dict[str, Any] = {}
-        for prompt in asked.prompt or PROMPT_WORDS:
-            rows = Path(scratch) / f"{prompt}.jsonl"
-            write_pairs(rows, PROMPT_WORDS[prompt], 64)
-            spec = spec_of(model, rows, "bfloat16")
-            if asked.side:
-                step: Callable[[], None] = (
-                    Ours(spec).step if asked.side == "ours" else Theirs(spec, torch.bfloat16).step
-                )
-                sys.stdout.write(f"{versus.peak_of_steps(step):.2f}\n")
-                return
-            exact = spec_of(model, rows, "float32")
-            apart = difference(Ours(exact), Theirs(exact, torch.float32))
-            found[prompt] = versus.alternate(Ours(spec).step, Theirs(spec, torch.bfloat16).step, asked.rounds)
-            found[prompt] |= {"difference": apart} | versus.peaks("bench.dpo", prompt, model)
-        versus.say(found, as_json=asked.json)
+def match(model: str, rows: Path, words: int) -> versus.Match:
+    """Both sides on pairs with prompts of so many words."""
+    write_pairs(rows, words, 64)
+    spec, exact = spec_of(model, rows, "bfloat16"), spec_of(model, rows, "float32")
+    return versus.Match(
+        lambda: Ours(spec).step,
+        lambda: Theirs(spec, torch.bfloat16).step,
+        lambda: difference(Ours(exact), Theirs(exact, torch.float32)),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    versus.main("bench.dpo", __doc__, PROMPT_WORDS, match)

@@ -4,12 +4,10 @@ Both sample, reward, and learn from the same number of answers of the same lengt
 sides, so that neither has less to do).
 """
 
-import argparse
 import itertools
 import json
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,31 +132,12 @@ def reward(completions: list[Any], **_: Any) -> list[float]:
     return [worth(completion[0]["content"]) for completion in completions]
 
 
-def main() -> None:
-    """Parse, measure, print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.grpo", description=__doc__)
-    parser.add_argument("--against", choices=["trl"], default="trl")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--prompt", choices=[*PROMPT_WORDS], action="append")
-    parser.add_argument("--model", help="model folder; default: the starter model, converted first")
-    parser.add_argument("--side", choices=["ours", "theirs"], help="only this side, for its memory")
-    parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as scratch:
-        model = asked.model or versus.starter_model(Path(scratch))
-        found: dict[str, Any] = {}
-        for prompt in asked.prompt or PROMPT_WORDS:
-            rows = Path(scratch) / f"{prompt}.jsonl"
-            write_prompts(rows, PROMPT_WORDS[prompt], 64)
-            spec = spec_of(model, rows)
-            if asked.side:
-                step: Callable[[], None] = Ours(spec).step if asked.side == "ours" else Theirs(spec).step
-                sys.stdout.write(f"{versus.peak_of_steps(step):.2f}\n")
-                return
-            found[prompt] = versus.alternate(Ours(spec).step, Theirs(spec).step, asked.rounds)
-            found[prompt] |= versus.peaks("bench.grpo", prompt, model)
-        versus.say(found, as_json=asked.json)
+def match(model: str, rows: Path, words: int) -> versus.Match:
+    """Both sides on prompts of so many words."""
+    write_prompts(rows, words, 64)
+    spec = spec_of(model, rows)
+    return versus.Match(lambda: Ours(spec).step, lambda: Theirs(spec).step)
 
 
 if __name__ == "__main__":
-    main()
+    versus.main("bench.grpo", __doc__, PROMPT_WORDS, match)
