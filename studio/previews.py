@@ -11,7 +11,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from engine.rows import AS_SEEN, Declared
-from engine.spec import RunSpec
+from engine.spec import METHODS, RunSpec
 from studio.datasets import declarable
 from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Preview, now
@@ -72,13 +72,19 @@ def get(session: Session, key: Key) -> Preview | None:
     return session.get(Preview, tuple(key))
 
 
-def of(session: Session, spec: RunSpec) -> Preview | None:
+def asks(kind: str, method: str) -> bool:
+    """Whether a method samples its answers, so that of rows of this kind only the prompt is read."""
+    return kind == "chat" and "prompt" in METHODS[method].kinds
+
+
+def of(session: Session, spec: RunSpec, dataset: Dataset) -> Preview | None:
     """The preview that belongs to a run: rendered in its way, else as in the data."""
     method = spec.method.model_dump()
     told = {name: method[name] for name in ("train_on", "train_reasoning") if name in method}
-    mine = Way(level=spec.data.reasoning_level, bridge=spec.data.bridge, declared=spec.data.declared, **told)
-    asking = mine.model_copy(update={"asks": spec.method.type == "grpo"})  # which is of no matter to a prompt's row
-    ways = dict.fromkeys((asking.key, mine.key, AS_IN_DATA.key))
+    declared = spec.data.declared
+    asking = asks(declared.kind or dataset.kind, spec.method.type)
+    mine = Way(level=spec.data.reasoning_level, bridge=spec.data.bridge, asks=asking, declared=declared, **told)
+    ways = dict.fromkeys((mine.key, AS_IN_DATA.key))
     found = (get(session, Key(spec.data.dataset, spec.model, way)) for way in ways)
     return next((preview for preview in found if preview is not None and preview.survey), None)
 

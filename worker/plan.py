@@ -53,7 +53,7 @@ def _question(bench: Bench, key: str) -> dict[str, Any] | None:
             plan.status, plan.error = "failed", "The dataset or the model cannot be used any more."
             return None
         spec = spec_from(plan.spec, "the plan")
-        preview = previews.of(session, spec)
+        preview = previews.of(session, spec, dataset)
         return {
             "verb": "plan",
             "spec": spec.model_copy(update={"model": model.path}).model_dump(mode="json"),

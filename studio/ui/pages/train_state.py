@@ -9,13 +9,13 @@ from sqlalchemy.orm import Session
 
 from engine.rows import Declared
 from engine.rows.declared import columns_of
-from engine.spec import METHODS, RunSpec
+from engine.spec import RunSpec
 from studio import datasets, models, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model, Plan
 from studio.defaults import suggest
 from studio.errors import Invalid
-from studio.previews import Way
+from studio.previews import Way, asks
 from studio.runs import check_fit
 from studio.ui import chrome, form
 from studio.ui.html import link
@@ -147,8 +147,7 @@ class State(Cards):
             "train_on": values.get(f"{method}.train_on"),
             "train_reasoning": values.get(f"{method}.train_reasoning"),
             "declared": declared,
-            "asks": (declared.kind or chosen.kind) == "chat"
-            and "prompt" in METHODS[values.get(form.METHOD) or "sft"].kinds,
+            "asks": asks(declared.kind or chosen.kind, values.get(form.METHOD) or "sft"),
         }
         most = values.get("data.max_length")
         row = str(given.get(self.learning.row) or "1")
