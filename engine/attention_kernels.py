@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
+from engine import attention_blocks
 from engine.devices import exact
 
 GROUP_TOKENS = 256  # of answers that share a call: below, one call more costs more than scores that nobody sees
-BFLOAT16_FROM = 640  # tokens; in shorter documents torch's float32 kernel on CPUs is up to three times faster
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring) 
     """Causal attention inside each document."""
     name = _kernel(q, k, v, documents, how)
     _say(name, str(q.device), str(q.dtype))
-    return {"variable-length": _variable_length, "flash per document": _flash_on_cpu, "one by one": _one_by_one}[name](
-        q, k, v, documents, how
-    )
+    return KERNELS[name](q, k, v, documents, how)
 
 
 def _kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring) -> str:
     """The name of the fastest kernel that gives what is asked."""
+    if how.is_plain and q.device.type == "cpu" and q.dtype == torch.bfloat16 and attention_blocks.serves():
+        return "in blocks"
     if not how.is_plain or documents.answers or q.shape[-1] != v.shape[-1]:
         return "one by one"
     if q.device.type == "cpu":
@@ -145,7 +145,7 @@ class _FlashOnCpu(torch.autograd.Function):
         sums = []
         for at in _parts(lengths):
             one, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                *_quickest(q[:, :, at], k[:, :, at], v[:, :, at]), 0.0, True, scale=scale
+                *_exactly(q[:, :, at], k[:, :, at], v[:, :, at]), 0.0, True, scale=scale
             )
             out[:, at] = one.transpose(1, 2)
             sums.append(total)
@@ -159,7 +159,7 @@ class _FlashOnCpu(torch.autograd.Function):
         grads = [torch.empty_like(value) for value in (q, k, v)]
         for at, total in zip(_parts(ctx.lengths), sums, strict=True):
             parts = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-                *_quickest(
+                *_exactly(
                     gradient[:, at].transpose(1, 2),
                     *(value[:, :, at] for value in (q, k, v)),
                     out[:, at].transpose(1, 2),
@@ -174,13 +174,18 @@ class _FlashOnCpu(torch.autograd.Function):
         return grads[0], grads[1], grads[2], None, None
 
 
-def _quickest(*values: Tensor) -> list[Tensor]:
-    """One document's tensors (1, H, T, D) in the precision that the kernel is fastest in."""
-    return [value if value.shape[2] >= BFLOAT16_FROM else value.to(exact(value.dtype)) for value in values]
+def _exactly(*values: Tensor) -> list[Tensor]:
+    """One document's tensors (1, H, T, D) in float32 at least, in which that kernel is the faster."""
+    return [value.to(exact(value.dtype)) for value in values]
 
 
 def _flash_on_cpu(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring) -> Tensor:
     return cast(Tensor, _FlashOnCpu.apply(q, k, v, documents.lengths, how.scale))  # type: ignore[no-untyped-call]
+
+
+def _in_blocks(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring) -> Tensor:
+    """All documents as matrix products in bfloat16 (CPUs that multiply it)."""
+    return attention_blocks.attend(q, k, v, documents.lengths, documents.answers, how.window, how.scale)
 
 
 def _one_by_one(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring) -> Tensor:
@@ -275,3 +280,11 @@ def _plain(q: Tensor, k: Tensor, v: Tensor, how: Scoring, mask: Tensor | None = 
         weights = torch.cat([scores, sinks], -1).softmax(-1)[..., :-1]
     weights = F.dropout(weights, how.dropout).to(v.dtype)
     return (weights @ v[0, :, None]).reshape(1, heads, length, -1)
+
+
+KERNELS = {
+    "variable-length": _variable_length,
+    "in blocks": _in_blocks,
+    "flash per document": _flash_on_cpu,
+    "one by one": _one_by_one,
+}

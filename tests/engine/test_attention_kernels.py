@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from engine import attention_blocks
 from engine import attention_kernels as kernels
 from engine.attention_kernels import Documents, Scoring
 
@@ -34,10 +35,8 @@ def textbook(q, k, v, documents, how):
     return (scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v).transpose(1, 2)
 
 
-@pytest.mark.parametrize("from_tokens", [20, 640], ids=["long ones in bfloat16", "all in float32"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_flash_on_cpu_is_plain_attention(dtype, from_tokens, monkeypatch):
-    monkeypatch.setattr(kernels, "BFLOAT16_FROM", from_tokens)
+def test_flash_on_cpu_is_plain_attention(dtype):
     found = run(kernels._flash_on_cpu, Scoring(SCALE), dtype)
     expected = run(textbook, Scoring(SCALE), dtype)
     tolerance = 1e-5 if dtype == torch.float32 else 0.03
@@ -75,10 +74,14 @@ def chosen(device, dtype, how, documents=LENGTHS, v_width=64):
 
 def test_a_kernel_serves_only_what_it_can(monkeypatch):
     monkeypatch.setattr(kernels, "_is_variable_length_right", lambda *_: True)
+    monkeypatch.setattr(attention_blocks, "serves", lambda: True)
     plain = Scoring(SCALE)
-    assert chosen("cpu", torch.bfloat16, plain) == "flash per document"
-    assert chosen("cpu", torch.bfloat16, Scoring(SCALE, window=30)) == "flash per document"  # no document is longer
-    assert chosen("cpu", torch.bfloat16, Scoring(SCALE, window=29)) == "one by one"
+    assert chosen("cpu", torch.bfloat16, Scoring(SCALE, window=5), Documents((9,), ((4,),)), 32) == "in blocks"
+    monkeypatch.setattr(attention_blocks, "serves", lambda: False)
+    for dtype in (torch.bfloat16, torch.float32):
+        assert chosen("cpu", dtype, plain) == "flash per document"
+        assert chosen("cpu", dtype, Scoring(SCALE, window=30)) == "flash per document"  # no document is longer
+        assert chosen("cpu", dtype, Scoring(SCALE, window=29)) == "one by one"
     assert chosen("cuda", torch.bfloat16, plain) == "variable-length"
     assert chosen("cuda", torch.bfloat16, Scoring(SCALE, window=5)) == "variable-length"
     assert chosen("cuda", torch.float32, plain) == "one by one"
