@@ -8,12 +8,13 @@ eager attention, and worked out again for the gradients: a layer keeps nothing b
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-BLOCK = 128  # queries; more of them compute more scores that nobody sees, fewer make more calls
+BLOCK = 256  # queries at most; more of them compute more scores that nobody sees, fewer make more calls
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +86,9 @@ def _packed(start: int, lengths: tuple[int, ...], prompt: slice | None, window: 
         if length <= BLOCK:
             group.append(length)
             continue
-        for at in range(0, length, BLOCK):
-            yield _block(start, [min(at + BLOCK, length)], at, prompt, window)
+        pieces = -(-length // BLOCK)
+        for at, to in pairwise(length * piece // pieces for piece in range(pieces + 1)):
+            yield _block(start, [to], at, prompt, window)
         start += length
 
 
@@ -131,8 +133,8 @@ class _InBlocks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         q, k_GTD, v_GTE = ctx.saved_tensors
-        grad_q = torch.empty(q.shape, dtype=q.dtype)
-        grad_k, grad_v = (torch.zeros(each.shape, dtype=torch.float32) for each in (k_GTD, v_GTE))
+        grad_q = torch.empty_like(q)
+        grad_k, grad_v = (torch.zeros_like(each, dtype=torch.float32) for each in (k_GTD, v_GTE))
         for block in ctx.parts:
             keys = block.seen(k_GTD)
             q_GRD = q[0, :, block.queries].reshape(len(k_GTD), -1, q.shape[3])

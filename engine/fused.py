@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from engine.lora import LowRank, is_plain
 
-STRIP_BYTES = 2**19  # what one portion of rows takes in float32, so that its passes stay in a core's cache (CPU)
+STRIP_BYTES = 2**20  # what one portion of rows takes in float32, so that its passes stay in a core's cache (CPU)
 PROBE_TOKENS = 5
 
 
@@ -107,13 +107,17 @@ class _GatedDown(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, Tensor, Tensor]:
         gate_NI, up_NI, low_NR = ctx.saved_tensors
         grad_NO = gradient.reshape(-1, gradient.shape[-1])
-        product_NI = _product(gate_NI, up_NI, ctx.act)
-        grad_NI, grad_a, grad_b = ctx.down.backward(grad_NO, product_NI, low_NR, True)
-        grad_gate, grad_up = product_NI, grad_NI  # their memory is free from here on
+        low_grad_NR = ctx.down.low_gradient(grad_NO)
+        grad_NI = ctx.down.input_gradient(grad_NO, low_grad_NR)
+        product_NI, grad_gate = torch.empty_like(gate_NI), torch.empty_like(gate_NI)
         for at in _strips(gate_NI):
-            gate, grad = gate_NI[at], grad_NI[at]
-            grad_gate[at] = ctx.act.backward(grad * up_NI[at], gate)
-            grad_up[at] = grad.mul_(ctx.act.forward(gate))
+            gate, up, grad = gate_NI[at], up_NI[at], grad_NI[at]
+            value = ctx.act.forward(gate)
+            torch.mul(value, up, out=product_NI[at])
+            grad_gate[at] = ctx.act.backward(grad * up, gate)
+            grad.mul_(value)
+        grad_a, grad_b = ctx.down.adapter_gradients(grad_NO, low_grad_NR, product_NI, low_NR)
+        grad_up = grad_NI
         return grad_gate.view(ctx.shape), grad_up.view(ctx.shape), None, None, grad_a, grad_b
 
 

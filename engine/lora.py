@@ -47,16 +47,21 @@ class LowRank:
         low_NR = x_NI @ self.a_RI.to(x_NI.dtype).t()
         return out_NO.addmm_(low_NR, (self.b_OR * self.scale).to(x_NI.dtype).t()), low_NR
 
-    def backward(
-        self, grad_NO: Tensor, x_NI: Tensor, low_NR: Tensor, wants_x: bool
-    ) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Gradients of (input if wanted, A, B)."""
-        low_grad_NR = grad_NO @ (self.b_OR * self.scale).to(grad_NO.dtype)
-        grad_b = (grad_NO.t() @ low_NR).to(self.b_OR.dtype) * self.scale
-        grad_a = (low_grad_NR.t() @ x_NI).to(self.a_RI.dtype)
-        if not wants_x:
-            return None, grad_a, grad_b
-        return (grad_NO @ self.weight_OI).addmm_(low_grad_NR, self.a_RI.to(grad_NO.dtype)), grad_a, grad_b
+    def low_gradient(self, grad_NO: Tensor) -> Tensor:
+        """Gradient of what lies between A and B (N, R)."""
+        return grad_NO @ (self.b_OR * self.scale).to(grad_NO.dtype)
+
+    def input_gradient(self, grad_NO: Tensor, low_grad_NR: Tensor) -> Tensor:
+        """Gradient of the input (N, I)."""
+        return (grad_NO @ self.weight_OI).addmm_(low_grad_NR, self.a_RI.to(grad_NO.dtype))
+
+    def adapter_gradients(
+        self, grad_NO: Tensor, low_grad_NR: Tensor, x_NI: Tensor, low_NR: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Gradients of A and B."""
+        grad_b_RO = low_NR.t() @ grad_NO  # so, and not its transpose, because the long side is read in order
+        grad_a_RI = (low_grad_NR.t() @ x_NI).to(self.a_RI.dtype)
+        return grad_a_RI, (grad_b_RO.to(self.b_OR.dtype) * self.scale).t().contiguous()
 
 
 class _Adapted(torch.autograd.Function):
@@ -74,8 +79,11 @@ class _Adapted(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
         flat_NI, low_NR = ctx.saved_tensors
         grad_NO = gradient.reshape(-1, gradient.shape[-1])
-        grad_x, grad_a, grad_b = ctx.layer.backward(grad_NO, flat_NI, low_NR, ctx.needs_input_grad[0])
-        return None if grad_x is None else grad_x.view(ctx.shape), None, grad_a, grad_b
+        layer: LowRank = ctx.layer
+        low_grad_NR = layer.low_gradient(grad_NO)
+        grad_a, grad_b = layer.adapter_gradients(grad_NO, low_grad_NR, flat_NI, low_NR)
+        grad_x = layer.input_gradient(grad_NO, low_grad_NR).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        return grad_x, None, grad_a, grad_b
 
 
 def is_plain(layer: LoraLinear) -> bool:
