@@ -69,7 +69,12 @@ class Checkpoints:
         return None, passed
 
     def _newest_first(self) -> list[Path]:
-        return sorted(_steps(self.folder), key=lambda path: int(path.name.removeprefix("step-")), reverse=True)
+        return sorted(_steps(self.folder), key=step_of, reverse=True)
+
+
+def step_of(folder: Path) -> int:
+    """The step of a checkpoint, by its name."""
+    return int(folder.name.removeprefix("step-"))
 
 
 def _steps(folder: Path) -> Iterator[Path]:

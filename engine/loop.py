@@ -3,9 +3,10 @@
 import math
 import sys
 import time
+from functools import partial
 
 from engine.best import better, without_gain
-from engine.checkpoint import fault_of, size_of
+from engine.checkpoint import fault_of, size_of, step_of
 from engine.events import Attempt, Eval, Phase, Rollout, Saved, Step, Warned
 from engine.failure import Change, Failure
 from engine.memory import measure
@@ -21,10 +22,19 @@ ROLLOUTS = 100  # groups of sampled answers that a run shows
 
 
 def train_steps(run: Run, last: Last) -> None:
-    """Every step of the method: say it, measure and save when due, stop when asked or when no gain is left.
+    """Every step of the method; at the end the trainer holds the weights that are to be offered.
 
-    At the end the trainer holds the weights that are to be offered.
+    However the steps end, the checkpoint that is being written is whole before anything else happens, or has failed.
     """
+    try:
+        _steps(run, last)
+    finally:
+        _settle(run, wait=True)
+    _take_best(run)
+
+
+def _steps(run: Run, last: Last) -> None:
+    """Say each step, measure and save when due, stop when asked or when no gain is left."""
     saving = run.spec.saving
     eval_every, save_every = share_of(saving.eval_steps, run.total), share_of(saving.save_steps, run.total)
     run.say(Phase(phase="training"))
@@ -35,6 +45,7 @@ def train_steps(run: Run, last: Last) -> None:
         last.step = done.step
         _say_step(run, done, time.perf_counter() - began)
         _say_rollout(run, done)
+        _settle(run, wait=False)
         _check_finite(run, done)
         measured = done.step % eval_every == 0 or done.step == run.total
         best = measured and _evaluate(run)
@@ -46,7 +57,6 @@ def train_steps(run: Run, last: Last) -> None:
         if reason and not ends:
             raise Stopped(reason)
         began = time.perf_counter()
-    _take_best(run)
 
 
 def gains_nothing(run: Run) -> bool:
@@ -134,6 +144,7 @@ def _check_finite(run: Run, done: Stepped) -> None:
     run.say(Warned(code="not_finite", message=message))
     if run.bad_steps < NON_FINITE_IN_A_ROW:
         return
+    _settle(run, wait=True)
     kept = f"The checkpoint of step {run.saved_step} is kept." if run.saved_step else "No checkpoint was made yet."
     rate = run.spec.optimizer.learning_rate
     changes = [
@@ -162,11 +173,19 @@ def _evaluate(run: Run) -> bool:
 
 
 def _checkpoint(run: Run) -> None:
-    step = run.trainer.step
+    """Copy the state, which training waits for, and have it written, which the next checkpoint waits for."""
+    _settle(run, wait=True)
+    snapshot = run.trainer.save()
     kept = run.best.step if run.best and run.spec.saving.load_best_model_at_end else None
-    run.saved_step = step
-    if not run.mesh.main:
-        run.trainer.save(None)
-        return
-    path = run.checkpoints.save(step, run.trainer.save, kept)
-    run.say(Saved(step=step, what="checkpoint", path=f"checkpoints/{path.name}", bytes=size_of(path)))
+    if run.mesh.main:
+        run.writer.begin(partial(run.checkpoints.save, snapshot.step, snapshot.write, kept))
+    else:
+        run.saved_step = snapshot.step
+
+
+def _settle(run: Run, *, wait: bool) -> None:
+    """Say that the checkpoint being written is whole, once it is. Raises what its writing raised (a full disk)."""
+    if path := run.writer.finished(wait=wait):
+        run.saved_step = step_of(path)
+        saved = Saved(step=run.saved_step, what="checkpoint", path=f"checkpoints/{path.name}", bytes=size_of(path))
+        run.say(saved)

@@ -23,6 +23,7 @@ from engine.rundir import RunDir, StopReason
 from engine.spec import RunSpec, at_length
 from engine.stopping import Signals, Stopped
 from engine.trainer import Trainer
+from engine.writer import Writer
 
 Say = Callable[[Event], None]
 
@@ -39,7 +40,8 @@ class Last:
 class Run:
     """A run in progress: its folder, spec and voice, what is loaded, and what happened so far.
 
-    `best`: the best evaluation so far, whose checkpoint is kept when its weights are to be offered.
+    `best`: the best evaluation so far, whose checkpoint is kept when its weights are to be offered. `saved_step`: that
+    of the newest checkpoint, which is whole.
     """
 
     folder: RunDir
@@ -52,6 +54,7 @@ class Run:
     checkpoints: Checkpoints
     signals: Signals
     total: int
+    writer: Writer = field(default_factory=Writer)
     history: History = field(default_factory=History)
     heap: Heap = field(default_factory=Heap)
     best: Eval | None = None

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,19 +18,36 @@ ADAPTER, OPTIMIZER, RANDOM, STATE = "adapter.safetensors", "optimizer.safetensor
 _COUNT = ".count"  # ends the name of a whole number among the tensors
 
 
-def save(
-    folder: Path | None,
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """A trainer's state at one step, in host memory of its own: training may go on while it is written."""
+
+    step: int
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    random: dict[str, Tensor]
+
+    def write(self, folder: Path) -> None:
+        """Write the four files into an existing folder. Raises OSError (a full disk, for one)."""
+        _write(folder / ADAPTER, self.weights)
+        _write(folder / OPTIMIZER, self.moments)
+        _write(folder / RANDOM, self.random)
+        (folder / STATE).write_text(json.dumps({"version": 1, "step": self.step}), encoding="utf-8")
+
+
+def take(
     step: int,
     parameters: Mapping[str, nn.Parameter],
     placements: Placements,
     optimizer: torch.optim.Optimizer,
     device: torch.device,
-) -> None:
-    """Write the four files, of whole tensors whatever the layout. Raises OSError (a full disk, for one).
+    *,
+    keep: bool,
+) -> Snapshot:
+    """The state in whole tensors, whatever the layout.
 
-    All processes of a layout call this; the one with a folder writes, and keeps the whole tensors in host memory only.
+    All processes of a layout call this; those that do not `keep` it hand their pieces over and get an empty one.
     """
-    keep = folder is not None
     weights = gather({name: value.detach() for name, value in parameters.items()}, placements, keep=keep)
     moments: dict[str, Tensor] = {}
     for name, value in parameters.items():
@@ -37,21 +55,17 @@ def save(
             place = placements[name] if _is_cut(kept, value) else Placement()
             key = f"{name}.{moment}{'' if isinstance(kept, Tensor) else _COUNT}"
             moments |= gather({key: torch.as_tensor(kept)}, {key: place}, keep=keep)
-    if folder is None:
-        return
-    _write(folder / ADAPTER, weights)
-    _write(folder / OPTIMIZER, moments)
-    _write(folder / RANDOM, _random_state(device))
-    (folder / STATE).write_text(json.dumps({"version": 1, "step": step}), encoding="utf-8")
+    return Snapshot(step, weights, moments, _random_state(device))
 
 
 def gather(pieces: Mapping[str, Tensor], placements: Placements, *, keep: bool) -> dict[str, Tensor]:
-    """Whole tensors in host memory, one after the other, from the pieces of all processes; empty unless `keep`."""
+    """Whole copies in host memory, one after the other, from the pieces of all processes; empty unless `keep`."""
     found: dict[str, Tensor] = {}
     for name, piece in pieces.items():
         whole = placements[name].whole(piece)
         if keep:
-            found[name] = whole.cpu().contiguous()
+            held = whole.cpu().contiguous()
+            found[name] = held.clone() if held.data_ptr() == piece.data_ptr() else held
     return found
 
 
@@ -62,7 +76,7 @@ def load(
     optimizer: torch.optim.Optimizer,
     device: torch.device,
 ) -> int:
-    """Read what `save` wrote and return its step. Raises Failure when the files are damaged or of another adapter."""
+    """Read what a snapshot wrote; its step. Raises Failure when the files are damaged or of another adapter."""
     try:
         weights, moments, random = (_read(folder / name) for name in (ADAPTER, OPTIMIZER, RANDOM))
         step = int(json.loads((folder / STATE).read_text(encoding="utf-8"))["step"])
@@ -115,18 +129,7 @@ def _random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    path.write_bytes(tensor_bytes(_apart(tensors)))
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor with memory of its own, as the format wants it: 8-bit moments share one table of their values."""
-    apart: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for name, value in tensors.items():
-        held = value.cpu().contiguous()
-        apart[name] = held.clone() if held.data_ptr() in seen else held
-        seen.add(held.data_ptr())
-    return apart
+    path.write_bytes(tensor_bytes(dict(tensors)))
 
 
 def _read(path: Path) -> dict[str, Tensor]:

@@ -135,15 +135,18 @@ class Trainer:
         """Answers drawn from the weights as they are, one per seed of a prompt's row in `seeds`."""
         return sampling.sample(self.built, prompts, seeds, draw, self._stop_ids, max_new_tokens)
 
-    def save(self, folder: Path | None) -> None:
-        """Write everything that resuming needs, on any layout, into an existing folder.
+    def save(self) -> state.Snapshot:
+        """A copy of everything that resuming needs, on any layout, to be written while training goes on.
 
-        On several devices all of them call this; those without a folder hand their part to the one that writes.
+        On several devices all of them call this, and the main one gets it.
         """
-        state.save(folder, self.step, self._parameters, self.built.placements, self.optimizer, self.built.device)
+        built = self.built
+        return state.take(
+            self.step, self._parameters, built.placements, self.optimizer, built.device, keep=built.mesh.main
+        )
 
     def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote, bit for bit. Raises Failure when it is of another adapter."""
+        """Go on from what a snapshot wrote, bit for bit. Raises Failure when it is of another adapter."""
         device, placements = self.built.device, self.built.placements
         self.step = state.load(folder, self._parameters, placements, self.optimizer, device)
         self._reset()

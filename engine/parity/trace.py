@@ -97,7 +97,9 @@ def trace(spec: RunSpec, mesh: Mesh, accumulation: int, save: Path | None = None
     for step in METHODS[spec.method.type](trainer, spec, plan):
         steps.append(step)
         if save is not None and step.step == SAVED:
-            trainer.save(save if mesh.main else None)
+            snapshot = trainer.save()
+            if mesh.main:
+                snapshot.write(save)
     hook.remove()
     return Trace(
         losses=torch.tensor([step.loss for step in steps], dtype=torch.float64),

@@ -111,7 +111,8 @@ class Planner:
         found = self._measured(spec, self.twin(spec, dtype, sharded=degrees.sharded), device.kind, local)
         if kept.everything:
             found = _with_head(found, batch, model)
-        memory = needs(model, kept, degrees, found, batch, reserve_of(device))
+        checkpoint = round(model.trainable * (kept.trained + kept.optimizer))
+        memory = needs(model, kept, degrees, found, batch, reserve_of(device, checkpoint))
         work = Work(
             tokens=batch.tokens,
             length=longest,

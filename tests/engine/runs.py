@@ -58,7 +58,7 @@ def assert_resumes(run, folder, at):
         if step.step == at:
             break
     folder.mkdir()
-    first.save(folder)
+    first.save().write(folder)
     _, _, second = pieces(run)
     second.load(folder)
     assert list(METHODS["sft"](second, spec, plan)) == expected[at:]

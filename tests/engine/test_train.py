@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine import adapter, events, losses, trainer
+from engine import adapter, events, losses, state, trainer
 from engine.card import last_component
 from engine.events import Eval, Finished, Phase, Sample, Saved, Started, Step, Warned
 from engine.train import train
@@ -195,20 +195,20 @@ def test_out_of_memory_names_the_settings_that_would_help(make_run, monkeypatch,
 
 def test_R05_a_full_disk_pauses_the_run_and_loses_nothing(make_run, unproven, monkeypatch):
     run = make_run()
-    real = trainer.Trainer.save
+    real = state.Snapshot.write
 
-    def save(self, folder):
+    def write(self, folder):
         if self.step == 10:
             (folder / "adapter.safetensors").write_bytes(b"half")
             raise OSError(errno.ENOSPC, "No space left on device")
         real(self, folder)
 
-    monkeypatch.setattr(trainer.Trainer, "save", save)
+    monkeypatch.setattr(state.Snapshot, "write", write)
     assert train(run.path) == 0
     finished = everything(run)[-1]
     assert (finished.status, finished.code) == ("paused", "disk_full")
     assert [path.name for path in run.checkpoints.iterdir()] == ["step-5"]
-    monkeypatch.setattr(trainer.Trainer, "save", real)
+    monkeypatch.setattr(state.Snapshot, "write", real)
     assert train(run.path) == 0
     assert said(run, Started)[-1].first_step == 5
     assert everything(run)[-1].status == "succeeded"
