@@ -54,6 +54,16 @@ class Built:
         """Trained parameters by name, in a fixed order."""
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
+    @property
+    def sizes(self) -> list[int]:
+        """Elements of each trained parameter, of all its pieces together."""
+        return [value.numel() * self.placements[name].pieces for name, value in self.parameters().items()]
+
+    @property
+    def width(self) -> int:
+        """Bytes of one element of a trained parameter."""
+        return next(iter(self.parameters().values())).element_size()
+
     def base_model(self) -> AbstractContextManager[None]:
         """The weights of the base model, inside the block."""
         return whole.base_weights(self.model, self.source) if self.adapter is None else lora.switched_off(self.model)

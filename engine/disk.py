@@ -1,10 +1,10 @@
-"""Space on the disk: what a run will write at most, and whether that is free before it starts."""
+"""Space on the disk: what a run will write at most, and whether that is free before it starts. No torch."""
 
 import errno
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
-from engine.build import Built
 from engine.checkpoint import size_of
 from engine.spec import RunSpec
 
@@ -20,12 +20,15 @@ class NoSpace(OSError):
     """The disk has less room than the run will need; `strerror` tells both."""
 
 
-def needed(built: Built, spec: RunSpec) -> int:
-    """Bytes of all checkpoints that are kept, the best one, one that is being written, and the result."""
+def needed(sizes: Iterable[int], width: int, spec: RunSpec) -> int:
+    """Bytes of all checkpoints that are kept, the best one, one that is being written, and the result.
+
+    `sizes`: elements of each trained parameter; `width`: bytes of one.
+    """
     optim, weights, moments = spec.optimizer.optim, 0, 0
-    for value in built.parameters().values():
-        weights += value.numel() * WEIGHT_BYTES.get(optim, value.element_size())
-        moments += _of_moments(value.numel(), optim)
+    for size in sizes:
+        weights += size * WEIGHT_BYTES.get(optim, width)
+        moments += _of_moments(size, optim)
     kept = spec.saving.save_total_limit + spec.saving.load_best_model_at_end + 1
     return kept * (weights + moments) + weights + ASIDE
 

@@ -90,7 +90,7 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     stop_if_asked(folder, signals, mesh)
     say(Phase(phase="loading_model"))
     built = build(spec, mesh)
-    mesh.once(lambda: disk.check(folder.path, disk.needed(built, spec)))
+    mesh.once(lambda: disk.check(folder.path, disk.needed(built.sizes, built.width, spec)))
     trainer = Trainer(built, spec.optimizer, stops)
     run = Run(
         folder=folder,
@@ -150,7 +150,7 @@ def _resume(run: Run) -> None:
 
 def _started(run: Run) -> Started:
     counts, built = run.prepared.counts, run.trainer.built
-    trained = sum(value.numel() * built.placements[name].pieces for name, value in built.parameters().items())
+    trained = sum(built.sizes)
     return Started(
         total_steps=run.total,
         first_step=run.trainer.step,

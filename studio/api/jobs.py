@@ -16,6 +16,7 @@ from studio.db.tables import Dataset, Model, Run, RunEvent
 from studio.defaults import suggest
 from studio.errors import Invalid, StudioError
 from studio.queue import send_run
+from studio.room import admitted
 
 router = APIRouter(prefix="/v1/fine_tuning/jobs", tags=["Fine-tuning"], max_body_size=16 * 2**20)
 OUR_FIELDS = {
@@ -56,6 +57,7 @@ def create(studio: TheStudio, request: JobRequest) -> Job:
         with studio.session() as session:
             spec = spec_of(request, suggested(studio, session, request))
             run = runs.create(session, spec, user_metadata=request.metadata, wait_for_inputs=True)
+            admitted(session, studio.storage, run)
     except StudioError as error:
         error.param = OUR_FIELDS.get(error.param or "", error.param)
         raise

@@ -13,6 +13,7 @@ from studio.api.deps import After, Limit, Page, TheStudio, page_of
 from studio.api.objects import RunObject, RunStatus, run_of
 from studio.diagnostics import diagnostics
 from studio.queue import send_run
+from studio.room import admitted
 
 router = APIRouter(prefix="/v1", tags=["Runs"], max_body_size=16 * 2**20)
 ZIP: dict[int | str, dict[str, Any]] = {200: {"content": {"application/zip": {}}, "description": "A zip file."}}
@@ -23,7 +24,7 @@ CHUNK = 1 << 20
 def create(studio: TheStudio, spec: RunSpec) -> RunObject:
     """Queue a run of a full RunSpec. A dataset or model that is still being checked is waited for."""
     with studio.session() as session:
-        run_id = runs.create(session, spec, wait_for_inputs=True).id
+        run_id = admitted(session, studio.storage, runs.create(session, spec, wait_for_inputs=True)).id
     with studio.session() as session:
         run = runs.get(session, run_id)
         send_run(studio.celery, session, run)
@@ -59,7 +60,7 @@ def show(studio: TheStudio, run_id: str) -> RunObject:
 def retry(studio: TheStudio, run_id: str) -> RunObject:
     """Queue a new run with the settings that the failure of this one proposes (`error.changes`)."""
     with studio.session() as session:
-        new_id = runs.retry(session, run_id).id
+        new_id = admitted(session, studio.storage, runs.retry(session, run_id)).id
     with studio.session() as session:
         run = runs.get(session, new_id)
         send_run(studio.celery, session, run)

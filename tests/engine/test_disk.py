@@ -2,6 +2,7 @@
 
 import shutil
 from collections import namedtuple
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from engine import disk
 from engine.checkpoint import size_of
 from engine.events import Finished, Started, Step
 from engine.train import train
+from studio import room
 from tests.engine.runs import pieces, said
 
 pytestmark = pytest.mark.usefixtures("unproven")
@@ -37,7 +39,8 @@ def test_R05_too_little_space_is_told_before_the_first_step_and_the_run_goes_on_
 def test_the_forecast_holds_what_the_run_writes_and_not_much_more(make_run, monkeypatch, optim):
     monkeypatch.setattr(disk, "ASIDE", 0)
     run = make_run(lora={"r": 64}, optimizer={"optim": optim}, training={"max_steps": 3}, saving={"save_steps": 1})
-    forecast = disk.needed(pieces(run)[2].built, run.read_spec())
+    built = pieces(run)[2].built
+    forecast = disk.needed(built.sizes, built.width, run.read_spec())
     assert train(run.path) == 0
     (newest,) = run.checkpoints.glob("step-3")
     written = size_of(run.checkpoints) + size_of(newest) + size_of(run.adapter) - 5 * 2**14  # names and small files
@@ -51,3 +54,19 @@ def test_what_the_run_wrote_before_counts_as_room(tmp_path, monkeypatch):
     disk.check(tmp_path, 60)
     with pytest.raises(disk.NoSpace, match="needs about"):
         disk.check(tmp_path, 61)
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"lora": {"r": 4, "target_modules": ["q_proj", "down_proj"]}, "optimizer": {"optim": "adamw_8bit"}},
+        {"lora": {"use_dora": True}},
+        {"training": {"full_finetuning": True}},
+        {"training": {"full_finetuning": True, "dtype": "bfloat16"}, "optimizer": {"optim": "adamw_bf16"}},
+    ],
+)
+def test_the_studio_forecasts_from_the_files_of_the_model_what_the_engine_does_from_the_model(make_run, sections):
+    run = make_run(**sections)
+    built, spec = pieces(run)[2].built, run.read_spec()
+    assert room.forecast(Path(spec.model), spec) == pytest.approx(disk.needed(built.sizes, built.width, spec), rel=1e-3)

@@ -11,6 +11,7 @@ from studio import curves, queue, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model, Run, RunEvent
 from studio.errors import NotFound
+from studio.room import admitted
 from studio.ui import charts, chrome
 from studio.ui.chrome import QUIET, handler
 from studio.ui.html import el, url
@@ -69,7 +70,7 @@ class RunPage:
             if action == "delete":
                 runs.delete(session, self.studio.storage, run_id)
             elif action == "retry":
-                new_id = runs.retry(session, run_id).id
+                new_id = admitted(session, self.studio.storage, runs.retry(session, run_id)).id
             elif action in ("pause", "resume", "cancel"):
                 {"pause": runs.pause, "resume": runs.resume, "cancel": runs.cancel}[action](session, run_id)
         if action == "delete":

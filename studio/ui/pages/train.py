@@ -14,6 +14,7 @@ from studio import datasets, models, queue, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model
 from studio.errors import StudioError
+from studio.room import admitted
 from studio.ui import chrome, form
 from studio.ui.chrome import QUIET, handler
 from studio.ui.pages import learning
@@ -174,7 +175,7 @@ class Train(State):
             return {self.go: "", **self.form.blame(faults)}
         try:
             with self.studio.session() as session:
-                run_id = runs.create(session, spec).id
+                run_id = admitted(session, self.studio.storage, runs.create(session, spec)).id
         except StudioError as error:
             said = chrome.note("bad", text("train.failed"), error.message, error.advice)
             return {self.go: "", self.problem: gr.update(value=said, visible=True)}

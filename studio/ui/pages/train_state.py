@@ -16,7 +16,9 @@ from studio.db.tables import Dataset, Model, Plan
 from studio.defaults import suggest
 from studio.errors import Invalid
 from studio.previews import Way, asks
+from studio.room import check_room
 from studio.runs import check_fit
+from studio.storage import Storage
 from studio.ui import chrome, form
 from studio.ui.html import link
 from studio.ui.pages import learning
@@ -115,14 +117,17 @@ class State(Cards):
     def judge(self, session: Session, given: Given, values: form.Values, chosen: views.Chosen) -> Updates:
         """The faults beside their fields, the settings in words, and the button."""
         spec, faults = form.read(values, **named(chosen))
-        unfit = refusal(chosen.dataset, spec)
-        faults |= {unfit.param: unfit.message} if unfit and unfit.param in self.form.errors else {}
+        refused = refusal(chosen, spec, self.studio.storage)
+        blamed = refused is not None and refused.param in self.form.errors
+        faults |= {str(refused.param): refused.message} if refused and blamed else {}
         subject = self.subject(chosen, values, given)
         looked = learning.look(session, subject)
-        asked = replace(chosen, spec=spec, faulty=bool(faults), unfit=unfit is not None, preview=looked.first)
+        asked = replace(
+            chosen, spec=spec, faulty=bool(faults), unfit=refused is not None and not blamed, preview=looked.first
+        )
         asked = replace(asked, plan=fit.plan_of(session, self.studio, asked))
         label, able = views.start(asked)
-        said = chrome.note("bad", unfit.message, unfit.advice) if unfit else ""
+        said = chrome.note("bad", refused.message, refused.advice) if refused else ""
         words = {} if spec is None else {self.words: views.method(spec, chrome.devices(session, self.studio))}
         head = views.step_head(3, text("train.method"), done=able)
         return {
@@ -204,12 +209,13 @@ def named(chosen: views.Chosen) -> dict[str, str]:
     }
 
 
-def refusal(dataset: Dataset | None, spec: RunSpec | None) -> Invalid | None:
-    """Why these settings cannot learn from this dataset; None when they can, or nobody knows yet."""
-    if dataset is None or spec is None or dataset.status != "ready":
+def refusal(chosen: views.Chosen, spec: RunSpec | None, storage: Storage) -> Invalid | None:
+    """Why a run of these settings cannot be: its rows, or no room on the disk; None when it can, or nobody knows."""
+    if chosen.dataset is None or spec is None or chosen.dataset.status != "ready":
         return None
     try:
-        check_fit(dataset, spec)
+        check_fit(chosen.dataset, spec)
+        check_room(storage, chosen.model, spec)
     except Invalid as error:
         return error
     return None

@@ -4,11 +4,12 @@ import io
 import json
 import time
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import text
 
-from studio import packs
+from studio import packs, room
 from studio.db.tables import Run, RunEvent
 
 
@@ -191,3 +192,11 @@ def test_a_body_that_is_no_object_is_told_in_words(client, body, words):
     error = client.post("/v1/runs", content=body, headers={"content-type": "application/json"}).json()["error"]
     assert words in error["message"]
     assert error["param"] is None
+
+
+def test_a_run_that_the_disk_has_no_room_for_is_refused_with_what_to_do(client, model, file_id, monkeypatch):
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+    answer = client.post("/v1/runs", json={"model": model, "data": {"dataset": file_id}})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "disk_full"
+    assert client.get("/v1/runs").json()["data"] == []
