@@ -159,7 +159,7 @@ def build(spec: RunSpec, mesh: Mesh | None = None, dtype: torch.dtype | None = N
         fused.fuse(model, dtype)
     start = None
     if adapter is not None and spec.adapter_from:
-        start = earlier.begin_from(adapter, Path(spec.adapter_from))
+        start = earlier.begin_from(adapter, placements, Path(spec.adapter_from))
     if spec.training.gradient_checkpointing:
         if not model.supports_gradient_checkpointing:
             raise Failure(

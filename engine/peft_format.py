@@ -13,11 +13,13 @@ from typing import Any, cast
 from peft import PeftConfig, get_peft_model_state_dict
 from peft.tuners.lora.layer import Linear as LoraLinear
 from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
-from torch import Tensor
+from torch import Size, Tensor
 
 from engine import experts
+from engine.lora import ADAPTER
 
 PREFIX = "base_model.model."
+MAGNITUDE = f"lora_magnitude_vector.{ADAPTER}.weight"
 
 
 def state_dict(adapter: Any, model: Any, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -27,11 +29,39 @@ def state_dict(adapter: Any, model: Any, weights: Mapping[str, Tensor]) -> dict[
     found: dict[str, Tensor] = get_peft_model_state_dict(adapter, state_dict=dense, save_embedding_layers=False)
     for name, value in weights.items():
         if (module := _owner(name)) in routed:
-            kind, matrix = name.removeprefix(f"{module}.").split(".")
-            up, _down = experts.matrices(routed[module])
-            nested = f"{module}.base_layer" if matrix == up else module  # the last one listed is the outermost
-            found[f"{PREFIX}{nested}.{kind}.weight"] = _stacked(kind, value)
+            found[_nested(name, routed[module])] = _stacked(_kind(name), value)
     return {name: value.contiguous() for name, value in found.items()}
+
+
+def parameters(model: Any, shapes: Mapping[str, Size], found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `state_dict` gave, as whole trained weights by their names in the model, which have these `shapes`.
+
+    Raises KeyError with the name of what is missing, of another shape, or beyond the model's own.
+    """
+    routed, left, weights = dict(experts.adapted(model)), dict(found), {}
+    for name, shape in shapes.items():
+        module = routed.get(_owner(name))
+        stored = PREFIX + name.replace(MAGNITUDE, MAGNITUDE.partition(".")[0]).replace(f".{ADAPTER}.", ".")
+        stored = stored if module is None else _nested(name, module)
+        value = left.pop(stored)
+        weights[name] = value if module is None else _unstacked(_kind(name), value, shape)
+        if weights[name].shape != shape:
+            raise KeyError(stored)
+    if left:
+        raise KeyError(next(iter(left)))
+    return weights
+
+
+def _kind(name: str) -> str:
+    """`lora_A` or `lora_B`, of a parameter of an experts module."""
+    return name.split(".")[-2]
+
+
+def _nested(name: str, module: Any) -> str:
+    """PEFT's name for an adapter parameter of an experts module."""
+    owner, kind, matrix = name.rsplit(".", 2)
+    up, _down = experts.matrices(module)
+    return f"{PREFIX}{owner}{'.base_layer' if matrix == up else ''}.{kind}.weight"  # the last one listed is outermost
 
 
 def _owner(name: str) -> str:
@@ -44,6 +74,16 @@ def _stacked(kind: str, value: Tensor) -> Tensor:
     if kind == "lora_A":
         return value.reshape(-1, value.shape[-1])
     return value.permute(1, 2, 0).reshape(value.shape[1], -1)
+
+
+def _unstacked(kind: str, value: Tensor, shape: Size) -> Tensor:
+    """The opposite of `_stacked`, for a whole parameter of this shape."""
+    if value.numel() != shape.numel():
+        return value
+    if kind == "lora_A":
+        return value.reshape(shape)
+    count, outputs, rank = shape
+    return value.reshape(outputs, rank, count).permute(2, 0, 1)
 
 
 def config_of(model: Any, config: PeftConfig) -> PeftConfig:

@@ -141,10 +141,6 @@ def _whole(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
 def _methods(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
     if spec.method.type == "grpo" and degrees.processes > 1:
         yield Refusal("layout.data", "Answers are sampled on one device.", "Set every degree to 1.")
-    if spec.adapter_from and degrees.processes > 1:
-        yield Refusal(
-            "adapter_from", "An earlier run's adapter is read whole, on one device.", "Set every degree to 1."
-        )
     if spec.lora.adapts_experts and (spec.lora.lora_dropout or spec.lora.use_dora):
         yield Refusal(
             "lora.target_modules",

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from engine import events, ranks, team
 from engine.events import Finished, Started, Step
@@ -67,7 +68,7 @@ def test_a_run_on_two_devices_is_one_run(make_run):
     assert said[-1].status == "succeeded"
 
 
-def test_adapters_of_experts_from_four_devices_load_in_stock_peft(make_run):
+def test_adapters_of_experts_from_four_devices_load_in_stock_peft_and_are_gone_on_from_on_others(make_run, unproven):
     run = make_run(
         family="gpt_oss",
         lora={"r": 4, "lora_alpha": 8, "target_modules": "all-linear+experts"},
@@ -81,6 +82,23 @@ def test_adapters_of_experts_from_four_devices_load_in_stock_peft(make_run):
         assert any(".experts." in name for name in saved.keys())  # noqa: SIM118
     said = [event for _, event in events.read(run.events)]
     assert said[-1].status == "succeeded"
+    goes_on = {
+        "family": "gpt_oss",
+        "lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear+experts"},
+        "data": {"eval_fraction": 0.0},
+        "training": {"max_steps": 1, "dtype": "float32", "device": "cpu", "gradient_accumulation_steps": 2},
+        "saving": {"sample_prompts": 0},
+        "adapter_from": str(run.adapter),
+    }
+    alone = make_run("alone", **goes_on)
+    goes_on["training"]["gradient_accumulation_steps"] = 1
+    split = make_run("split", layout={"data": 1, "shard": 2, "tensor": 1, "expert": 2, "context": 1}, **goes_on)
+    assert train(alone.path) == train(split.path) == 0
+    first, second = ([event for _, event in events.read(one.events)] for one in (alone, split))
+    losses = [next(event.loss for event in said if isinstance(event, Step)) for said in (first, second)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    kept = [load_file(one.adapter / "adapter_model.safetensors") for one in (run, split)]
+    assert kept[0].keys() == kept[1].keys()
 
 
 def test_a_run_over_two_hosts_is_one_run(make_run):
