@@ -62,6 +62,7 @@ class Started(Said):
     device: str
     devices: int = 1
     layout: str = Field(default="", description="How the run is split over the devices.")
+    layout_why: str = Field(default="", description="Why like this, where the spec left it open.")
     micro_batches: int = Field(default=0, description="Per step, over all devices; a resumed run keeps it.")
     dtype: str
     train_rows: int

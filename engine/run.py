@@ -111,6 +111,12 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     return run
 
 
+def on_its_devices(folder: RunDir, spec: RunSpec) -> RunSpec:
+    """The spec with the layout that was planned for these devices, where it leaves that open."""
+    planned = folder.planned_layout()
+    return spec.model_copy(update={"layout": planned.layout}) if planned else spec
+
+
 def _micro_batches(folder: RunDir) -> int:
     """Micro-batches per step that the run began with, 0 if it never did: on other devices it keeps its steps."""
     began = (event.micro_batches for _, event in events.read(folder.events) if isinstance(event, Started))
@@ -168,6 +174,7 @@ def _started(run: Run) -> Started:
         total_tokens=counts.total_tokens,
         devices=built.mesh.world.size,
         layout=str(built.mesh.degrees),
+        layout_why=planned.why if (planned := run.folder.planned_layout()) else "",
         micro_batches=run.plan.accumulation,
         trainable_parameters=trained,
         trained_modules=trained_modules(built.parameters()),

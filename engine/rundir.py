@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from engine.spec import RunSpec
+from pydantic import BaseModel, ConfigDict
+
+from engine.spec import Layout, RunSpec
 
 StopReason = Literal["pause", "cancel"]
 
 
+class PlannedLayout(BaseModel):
+    """A layout that was planned, and a sentence why."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    layout: Layout
+    why: str
+
+
 @dataclass(frozen=True)
 class RunDir:
-    """Names of the files of one run; nothing here touches the disk but the four small methods at the end."""
+    """Names of the files of one run; nothing here touches the disk but the small methods at the end."""
 
     path: Path
 
@@ -43,6 +54,11 @@ class RunDir:
     def failure(self) -> Path:
         """What ended a process of the run that does not write events: a Finished event as JSON."""
         return self.path / "failure.json"
+
+    @property
+    def layout(self) -> Path:
+        """How a run that leaves its layout open is split over the devices that it got: a PlannedLayout as JSON."""
+        return self.path / "layout.json"
 
     @property
     def checkpoints(self) -> Path:
@@ -76,6 +92,12 @@ class RunDir:
     def read_spec(self) -> RunSpec:
         """The spec that this folder was made for."""
         return RunSpec.model_validate_json(self.spec.read_text(encoding="utf-8"))
+
+    def planned_layout(self) -> PlannedLayout | None:
+        """The layout that was planned for this start of the run, if it left that open."""
+        if not self.layout.exists():
+            return None
+        return PlannedLayout.model_validate_json(self.layout.read_text(encoding="utf-8"))
 
     def ask_to_stop(self, reason: StopReason) -> None:
         """Ask the engine to save and end."""

@@ -7,21 +7,31 @@ from functools import partial
 
 from engine import events, ranks
 from engine.events import Finished
-from engine.layout.degrees import devices_of
+from engine.layout.degrees import degrees_of, devices_of
 from engine.layout.mesh import processes
+from engine.plan.at_hand import planned
 from engine.ranks import Meeting
 from engine.rundir import RunDir
 from engine.stopping import Signals
 
 
 def needed(folder: RunDir) -> int:
-    """How many processes are to be started for a run: 0 when this process is one of them, or the only one."""
+    """How many processes are to be started for a run: 0 when this process is one of them, or the only one.
+
+    A layout that is left open is planned here, for the devices that are seen, and noted for the processes.
+    """
     if processes() > 1:
         return 0
+    folder.layout.unlink(missing_ok=True)
     try:
-        wanted = devices_of(folder.read_spec().layout)
+        spec = folder.read_spec()
     except (FileNotFoundError, ValueError):  # told, like every fault, by the run itself
         return 0
+    found = planned(spec)
+    if found is not None:
+        sys.stderr.write(f"layout: {degrees_of(found.layout, devices_of(found.layout))}. {found.why}\n")
+        folder.layout.write_text(found.model_dump_json(), encoding="utf-8")
+    wanted = devices_of(found.layout if found else spec.layout)
     return wanted if wanted > 1 else 0
 
 

@@ -20,7 +20,7 @@ from engine.memory import measure
 from engine.ranks import Meeting
 from engine.reference import refer
 from engine.result import sample, save, summary
-from engine.run import Last, Say, load
+from engine.run import Last, Say, load, on_its_devices
 from engine.rundir import RunDir
 from engine.shortage import is_out_of_memory, out_of_memory
 from engine.spec import RunSpec
@@ -101,7 +101,7 @@ def _failed(failure: Failure, last: Last) -> Finished:
 
 def _read_spec(folder: RunDir) -> RunSpec:
     try:
-        return folder.read_spec()
+        return on_its_devices(folder, folder.read_spec())
     except (FileNotFoundError, ValueError) as error:
         raise Failure("spec_unreadable", f"The run's spec.json cannot be read: {error}") from error
 

@@ -12,7 +12,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from engine.layout.degrees import devices_of
-from engine.spec import RunSpec, settings
+from engine.spec import Layout, RunSpec, settings
 from studio import packs
 from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Plan, Run, now
@@ -42,12 +42,25 @@ def key_of(spec: RunSpec, devices: Sequence[Mapping[str, Any]]) -> str:
 
 
 def devices_for(spec: RunSpec, devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of the devices there are, those that the run would take: accelerators, unless it asks for the CPU."""
+    """Of the devices there are, those that the run may take: accelerators, unless it asks for the CPU.
+
+    As many as its layout says; where that is left open, those of one host: its plan says how many it needs.
+    """
     gpus = [dict(one) for one in devices if one.get("kind") != "cpu"]
     mine = (
         gpus if gpus and spec.training.device != "cpu" else [dict(one) for one in devices if one.get("kind") == "cpu"]
     )
+    if spec.layout == Layout():
+        return list({str(one.get("name")): one for one in mine}.values())
     return mine[: devices_of(spec.layout)]
+
+
+def devices_needed(session: Session, spec: RunSpec, devices: Sequence[Mapping[str, Any]]) -> int:
+    """How many of these devices the run takes: as its layout says; left open, as planned; one while nobody knows."""
+    if spec.layout != Layout():
+        return devices_of(spec.layout)
+    plan = found(session, spec, devices)
+    return int(plan.told["devices"]) if plan is not None and plan.told else 1
 
 
 def ask(session: Session, spec: RunSpec, devices: Sequence[Mapping[str, Any]]) -> tuple[Plan | None, bool]:

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from engine.spec import RunSpec
 from studio.db.tables import Dataset, DeviceLease, Model, Run, now
+from studio.plans import devices_needed
 from studio.runs import ACTIVE, PENDING_DATASET, PENDING_MODEL
 from worker import devices
 from worker.devices import Device
@@ -45,11 +48,9 @@ def claim_next(
     """The longest-queued run that a free device of this host can take, now `preparing` and leased; or None."""
     with sessions() as session:
         query = select(Run.id, Run.spec).where(Run.status == "queued", inputs_ready())
-        waiting = session.execute(query.order_by(Run.queued_at, Run.id).limit(LOOK_AHEAD)).all()
-    for run_id, spec in waiting:
-        wanted = spec.get("training", {}).get("device", "auto")
-        choices = devices.choices(found, wanted)
-        count = devices.count_of(spec.get("layout", {}), choices)
+        queued = session.execute(query.order_by(Run.queued_at, Run.id).limit(LOOK_AHEAD)).all()
+        waiting = [(run_id, *_needs(session, spec, found)) for run_id, spec in queued]
+    for run_id, choices, count in waiting:
         if count > len(choices):
             continue
         names = [f"{host}/{name}" for name in choices]
@@ -57,6 +58,17 @@ def claim_next(
         if claimed is not None:
             return claimed
     return None
+
+
+def _needs(session: Session, spec: dict[str, Any], found: Sequence[Device]) -> tuple[list[str], int]:
+    """The devices that a run may take, and how many of them it does: the CPU serves all its processes."""
+    choices = devices.choices(found, spec.get("training", {}).get("device", "auto"))
+    if choices == ["cpu"]:
+        return choices, 1
+    try:
+        return choices, devices_needed(session, RunSpec.model_validate(spec), [device.told() for device in found])
+    except ValidationError:  # of another version: the run says so when it has begun
+        return choices, 1
 
 
 def _claim(

@@ -15,8 +15,6 @@ import pynvml
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from engine.layout.degrees import devices_of
-from engine.spec import Layout
 from studio.db import insert_one
 from studio.db.tables import DeviceLease, now
 
@@ -92,11 +90,6 @@ def engine_environment(device: str) -> dict[str, str]:
     if indices:
         return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(indices)}
     return {}
-
-
-def count_of(layout: dict[str, Any], found: Sequence[str]) -> int:
-    """How many of the devices `found` a run of this layout takes: the CPU serves all its processes."""
-    return 1 if found == ["cpu"] else devices_of(Layout.model_validate(layout))
 
 
 def lease(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from engine.failure import Change, Failure
 from engine.plan import changes, recipe
@@ -10,7 +11,7 @@ from engine.plan.planner import Chosen, Machine, Planner
 from engine.plan.report import Plan
 from engine.plan.rows import Rows, steps
 from engine.plan.twin import read_config
-from engine.spec import RunSpec, at_length
+from engine.spec import Layout, RunSpec, at_length
 
 CHECKPOINT_FILES = 1.02  # of the bytes of the tensors in it: random state, names
 MOST_SEQUENCES = 64  # in a micro-batch
@@ -52,6 +53,33 @@ def plan(
         notes=_notes(planner, spec, machine, rows),
     )
     return found if found.fits else replace(found, changes=smallest_changes(spec, machine, rows, planner=planner))
+
+
+def on_fewest(
+    spec: RunSpec,
+    machine: Machine,
+    rows: Rows | None = None,
+    *,
+    planner: Planner | None = None,
+    tokens_per_second: float | None = None,
+) -> Plan:
+    """The plan of a run that leaves its layout open: on one of these devices if it fits there, else on all of them.
+
+    So a run leaves to others what it does not need. Where all of them do not help either, the plan on one. As `plan`
+    where the layout is set. Raises Failure.
+    """
+    planner = planner or Planner(read_config(spec.model))
+    on = partial(plan, spec, rows=rows, planner=planner, tokens_per_second=tokens_per_second)
+    if spec.layout != Layout() or machine.number == 1:
+        return on(machine)
+    alone = on(replace(machine, number=1))
+    if alone.fits:
+        return alone
+    try:
+        together = on(machine)
+    except Failure:  # this run cannot be split
+        return alone
+    return together if together.fits else alone
 
 
 def _known_steps(spec: RunSpec) -> int | None:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.plan.choice import plan
+from engine.plan.choice import on_fewest
 from engine.plan.here import device_of
 from engine.plan.planner import Machine, Planner
 from engine.plan.rows import Rows
@@ -31,7 +31,7 @@ class PlanDesk:
         """`report.Plan.told` of a run on these devices (see `here.device_of`). Raises Failure."""
         machine = Machine(len(devices), device_of(devices[0]))
         rows, planner = Rows.of(usable, survey), self._planner(spec.model)
-        return plan(spec, machine, rows, planner=planner, tokens_per_second=tokens_per_second).told()
+        return on_fewest(spec, machine, rows, planner=planner, tokens_per_second=tokens_per_second).told()
 
     def _planner(self, model: str) -> Planner:
         if model not in self.planners:

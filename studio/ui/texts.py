@@ -171,6 +171,7 @@ EN = {
     "phase.": "Preparing",
     "fact.device": "Device",
     "fact.layout": "Layout",
+    "fact.layout_why": "Why this layout",
     "fact.dtype": "Precision",
     "fact.train_rows": "Rows trained on",
     "fact.eval_rows": "Rows held out",

@@ -13,8 +13,12 @@ from safetensors.torch import load_file
 
 from engine import events, ranks, team
 from engine.events import Finished, Started, Step
+from engine.layout.degrees import devices_of
 from engine.parity.table import LAUNCH
+from engine.plan import Device, Machine, at_hand
+from engine.run import on_its_devices
 from engine.rundir import RunDir
+from engine.spec import Layout
 from engine.stopping import Signals
 from engine.train import train
 from tests.services import wait_until
@@ -68,7 +72,7 @@ def test_a_run_on_two_devices_is_one_run(make_run):
     assert said[-1].status == "succeeded"
 
 
-def test_adapters_of_experts_from_four_devices_load_in_stock_peft_and_are_gone_on_from_on_others(make_run, unproven):
+def test_adapters_of_experts_from_four_devices_load_in_stock_peft_and_are_gone_on_from_on_others(make_run, monkeypatch):
     run = make_run(
         family="gpt_oss",
         lora={"r": 4, "lora_alpha": 8, "target_modules": "all-linear+experts"},
@@ -82,6 +86,7 @@ def test_adapters_of_experts_from_four_devices_load_in_stock_peft_and_are_gone_o
         assert any(".experts." in name for name in saved.keys())  # noqa: SIM118
     said = [event for _, event in events.read(run.events)]
     assert said[-1].status == "succeeded"
+    monkeypatch.setattr("engine.train.verify_result", lambda *_: {"divergence": 0.0, "effect": 1.0})  # as was just done
     goes_on = {
         "family": "gpt_oss",
         "lora": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear+experts"},
@@ -159,6 +164,26 @@ def test_a_signal_to_the_agent_asks_all_processes_to_pause(folder):
     with Signals(heard=lambda: folder.ask_to_stop("pause")).listening():
         os.kill(os.getpid(), signal.SIGTERM)
     assert folder.stop_asked() == "pause"
+
+
+def test_a_layout_that_is_left_open_is_planned_for_the_devices_that_are_seen(make_run, monkeypatch, capsys):
+    left_open = make_run(training={"max_steps": 4, "device": "cpu", "gradient_accumulation_steps": 2})
+    assert team.needed(left_open) == 0
+    monkeypatch.setattr(at_hand, "here", lambda _: Machine(2, Device("H100", "cuda", 80 * 2**30, 1e15)))
+    assert team.needed(left_open) == 2
+    planned = left_open.planned_layout()
+    assert devices_of(planned.layout) == 2
+    assert planned.why.startswith("Planned for 2 x H100: the fastest that fits;")
+    assert planned.why in capsys.readouterr().err
+    assert on_its_devices(left_open, left_open.read_spec()).layout == planned.layout
+    monkeypatch.setattr(at_hand, "here", lambda _: Machine(1, Device("H100", "cuda", 80 * 2**30, 1e15)))
+    assert team.needed(left_open) == 0
+    assert on_its_devices(left_open, left_open.read_spec()).layout == Layout()
+
+
+def test_a_run_that_cannot_be_split_stays_on_one_device(make_run, monkeypatch):
+    monkeypatch.setattr(at_hand, "here", lambda _: Machine(3, Device("H100", "cuda", 80 * 2**30, 1e15)))
+    assert team.needed(make_run(method={"type": "grpo"})) == 0
 
 
 def test_only_a_layout_of_several_devices_needs_a_team(folder, make_run, monkeypatch):

@@ -62,6 +62,19 @@ def test_the_devices_are_those_that_the_run_would_take(studio: Studio, ready: Re
         assert plans.ask(session, spec, []) == (None, False)
 
 
+def test_a_run_that_leaves_its_layout_open_takes_as_many_devices_as_planned(studio: Studio, ready: Ready) -> None:
+    spec, two = ready(studio), [GPU, GPU | {"name": "cuda:1"}]
+    assert plans.devices_for(spec, [*two, CPU]) == two
+    with studio.session() as session:
+        assert plans.devices_needed(session, changed(spec, "layout", tensor=2), two) == 2
+        assert plans.devices_needed(session, spec, two) == 1  # nobody knows yet
+        plan, _ = plans.ask(session, spec, two)
+        assert plan is not None
+        plan.status, plan.told = "ready", {"devices": 2}
+    with studio.session() as session:
+        assert plans.devices_needed(session, spec, two) == 2
+
+
 def test_a_failed_plan_is_tried_again_after_a_while(studio: Studio, ready: Ready) -> None:
     spec = ready(studio)
     for age, again in ((1, False), (60, True)):

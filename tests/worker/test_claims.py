@@ -7,11 +7,12 @@ from threading import Barrier
 
 import pytest
 
-from studio import runs
+from studio import plans, runs
 from studio.db.tables import DeviceLease, Run, now
+from studio.runs import spec_of
 from worker import devices
 from worker.claims import MOST_ATTEMPTS, claim_next, extend, settle, sweep, win
-from worker.devices import Device
+from worker.devices import TOGETHER, Device
 
 GPUS = [Device(f"cuda:{n}", "cuda", "GPU", 8, 0) for n in range(2)] + [Device("cpu", "cpu", "CPU", 8, 0)]
 CPU = GPUS[2:]
@@ -55,6 +56,15 @@ def test_of_twenty_threads_each_device_gets_one_run(both, new_run):
     won = [claim for claim in together(20, lambda n: claim_next(both.sessions, "host", GPUS, f"w-{n}", 30)) if claim]
     assert sorted(claim.device for claim in won) == ["host/cuda:0", "host/cuda:1"]
     assert {claim.run_id for claim in won} == set(ids[:2])
+
+
+def test_a_run_that_is_planned_not_to_fit_on_one_device_gets_all_of_the_host(both, new_run):
+    run_id = new_run(both)
+    with both.session() as session:
+        plan, _ = plans.ask(session, spec_of(session.get_one(Run, run_id)), [device.told() for device in GPUS])
+        plan.status, plan.told = "ready", {"devices": 2}
+    claim = claim_next(both.sessions, "host", GPUS, "w", 30)
+    assert claim.device == TOGETHER.join(f"host/{device.name}" for device in GPUS if device.kind != "cpu")
 
 
 def test_cancel_and_claim_at_once_have_one_winner(both, new_run):

@@ -11,6 +11,7 @@ from studio.ui.views.run import Story
 FACTS = (
     "device",
     "layout",
+    "layout_why",
     "dtype",
     "train_rows",
     "eval_rows",
@@ -62,7 +63,7 @@ def facts(story: Story) -> Child:
         return None
     pairs: list[Child] = []
     for name in FACTS:
-        if (value := told.get(name)) is None:  # said by a version that did not know it
+        if (value := told.get(name)) in (None, ""):  # not said, or by a version that did not know it
             continue
         shown = figures.count(value) if isinstance(value, int) else str(value)
         pairs += [el("dt", text(f"fact.{name}")), el("dd", shown)]

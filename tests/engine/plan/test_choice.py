@@ -7,6 +7,7 @@ from transformers import GptOssConfig, LlamaConfig
 
 from engine.failure import Failure
 from engine.plan import Machine, Plan, Planner, Rows, changes, parse, plan, smallest_changes, suited
+from engine.plan.choice import on_fewest
 from engine.spec import RunSpec
 
 KEYS = ["fits", "layout", "per_device", "parameters", "tokens_per_step", "steps", "seconds", "disk_gib", "why"]
@@ -78,6 +79,20 @@ def test_auto_spreads_a_model_that_is_too_large_for_one_device() -> None:
     spread = planned("8x24GB", "gpt-oss", length=1024, gradient_checkpointing=True, gradient_accumulation_steps=8)
     assert spread.fits
     assert spread.chosen.degrees.copy > 1
+
+
+def test_a_run_takes_all_devices_only_where_one_is_not_enough() -> None:
+    def fewest(asked: str, name: str, layout: dict[str, int] | None = None, method: str = "sft") -> Plan:
+        told = spec(1024, layout, gradient_checkpointing=True, gradient_accumulation_steps=8)
+        told = RunSpec.model_validate(told.model_dump() | {"method": {"type": method}})
+        return on_fewest(told, machine(asked), planner=planner(name))
+
+    assert fewest("8x24GB", "llama").machine.number == 1
+    assert fewest("8x24GB", "llama", {"data": 8}).machine.number == 8
+    spread = fewest("8x24GB", "gpt-oss")
+    assert (spread.machine.number, spread.fits) == (8, True)
+    assert fewest("2x4GB", "gpt-oss").machine.number == 1  # where all of them do not help either
+    assert fewest("8x24GB", "gpt-oss", method="grpo").machine.number == 1  # which cannot be split
 
 
 def test_auto_copies_a_model_that_fits() -> None:
