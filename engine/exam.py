@@ -31,15 +31,14 @@ class Exam:
         """`count` graded answers to the prompt of each row, some prompts at a time; `key` and row fix what is drawn."""
         how, longest = self.settings, self.settings.max_completion_length
         draw = Draw(how.temperature, how.top_k, how.top_p, how.min_p)
-        prompts = [self.questions.prompts[row] for row in rows]
-        groups = []
-        for first in range(0, len(prompts), max(1, AT_ONCE // count)):
-            some = prompts[first : first + max(1, AT_ONCE // count)]
-            seeds = [np.random.SeedSequence([*key, prompt.row]).generate_state(count).tolist() for prompt in some]
-            sampled = self.trainer.sample_groups([prompt.ids for prompt in some], seeds, draw, longest)
-            for prompt, group in zip(some, sampled, strict=True):
-                groups.append(Group(prompt, [self._graded(prompt, one) for one in group]))
-        return groups
+
+        def answered(prompts: Sequence[Prompt]) -> list[Group]:
+            seeds = [np.random.SeedSequence([*key, prompt.row]).generate_state(count).tolist() for prompt in prompts]
+            sampled = self.trainer.sample_groups([prompt.ids for prompt in prompts], seeds, draw, longest)
+            found = zip(prompts, sampled, strict=True)
+            return [Group(prompt, [self._graded(prompt, one) for one in group]) for prompt, group in found]
+
+        return self.trainer.spread([self.questions.prompts[row] for row in rows], AT_ONCE // count, answered)
 
     def compared(self, batches: Sequence[MicroBatch], key: Sequence[int]) -> list[list[Group]]:
         """A group per prompt, batch by batch, in which every answer knows how much better it is than the others."""
@@ -54,11 +53,12 @@ class Exam:
         told = [[group for group in batch if self.settings.beta or group.has_signal] for batch in groups]
         masked = self.settings.mask_truncated_completions
         batches = [gather(batch, self.settings.temperature, mask_truncated=masked) for batch in told if batch]
-        batches = [batch for batch in batches if batch.trained_tokens]
-        return [self._referred(batch) for batch in batches] if self.settings.beta else batches
+        return [batch for batch in batches if batch.trained_tokens]
 
-    def _referred(self, batch: MicroBatch) -> MicroBatch:
-        """The batch with what the weights at the run's start think of its answers."""
+    def referred(self, batch: MicroBatch) -> MicroBatch:
+        """The batch with what the weights at the run's start think of its answers, where there is a KL term."""
+        if not self.settings.beta:
+            return batch
         with self.trainer.reference_model():
             known_N = self.trainer.logprobs(batch).cpu().numpy()
         return batch if batch.drawn is None else replace(batch, drawn=replace(batch.drawn, reference_N=known_N))

@@ -65,7 +65,8 @@ def sample(
     """One group of answers per prompt, one answer per seed of the prompt's row in `seeds` (rows of equal length).
 
     A prompt is computed once for its group. An answer depends on its seed and the weights only, not on what else is in
-    the batch. Raises Failure for a model whose cache cannot be shared.
+    the batch. On several processes all of them call this, each with prompts of its own, and end together. Raises
+    Failure for a model whose cache cannot be shared.
     """
     if not prompts:
         return []
@@ -76,7 +77,7 @@ def sample(
         for step in range(max_new_tokens):
             tokens_B = _choose(state, answers, noise_BT[:, step], draw, stop_ids)
             growing = [answers[row].truncated for row in state.rows]
-            if step + 1 == max_new_tokens or not any(growing):
+            if step + 1 == max_new_tokens or not built.mesh.anywhere(any(growing)):
                 break
             state.advance(built.model, state.without_finished(tokens_B, growing))
     count = len(seeds[0])
@@ -96,8 +97,11 @@ class _State:
         self.rows = list(range(len(logits_BV)))
 
     def without_finished(self, tokens_B: Tensor, growing: Sequence[bool]) -> Tensor:
-        """Let the finished answers leave the batch once they are many; the tokens of those that stay."""
-        if sum(growing) > FEWER * len(growing):
+        """Let the finished answers leave the batch once they are many; the tokens of those that stay.
+
+        Where all have finished they stay, so that this process keeps in step with others.
+        """
+        if sum(growing) > FEWER * len(growing) or not any(growing):
             return tokens_B
         stay = [at for at, grows in enumerate(growing) if grows]
         at_B = torch.tensor(stay, device=tokens_B.device)

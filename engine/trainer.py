@@ -5,13 +5,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from engine import attention, optimizers, sampling, state
-from engine.batches import NOTHING, Drawn, MicroBatch, texts
+from engine.batches import NOTHING, Bools, Drawn, MicroBatch, texts
 from engine.build import Built
 from engine.generate import greedy
 from engine.head import Kept
@@ -23,6 +24,8 @@ from engine.rollouts import Group
 from engine.sampling import Draw, Sampled
 from engine.spec import Optimizer
 
+T = TypeVar("T")
+R = TypeVar("R")
 Loss = Callable[[Tensor, MicroBatch], Tensor | tuple[Tensor, Mapping[str, Tensor]]]
 """(log-probabilities (N,) of the batch's trained tokens, the batch) -> this batch's share of the step's loss; and where
 the method measures more, its share of the step's mean of each measurement, by name."""
@@ -72,6 +75,19 @@ class Trainer:
         rounds = [all_of_them[at : at + mesh.batches.size] for at in range(0, len(all_of_them), mesh.batches.size)]
         most = [max(batch.texts for batch in others) for others in rounds]
         return [replace(batch, idle=texts - batch.texts) for batch, texts in zip(mine, most, strict=True)]
+
+    def spread(self, items: Sequence[T], most: int, work: Callable[[Sequence[T]], list[R]]) -> list[R]:
+        """What `work` makes of the items, at most so many of them at a time; everywhere, each device doing its share.
+
+        As often on every device, so that all stay in step.
+        """
+        if not items:
+            return []
+        mesh = self.built.mesh
+        size = max(1, min(most, -(-len(items) // mesh.batches.size)))
+        portions = [items[at : at + size] for at in range(0, len(items), size)]
+        done = [work(portion) for portion in mesh.share(portions, portions[0])]
+        return [one for portion in mesh.together(done, len(portions)) for one in portion]
 
     def total(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums, by name, of what was measured on everybody's share."""
@@ -176,7 +192,7 @@ class Trainer:
         stretch = Stretch.of(batch.filled([1] * batch.idle), team)
         hidden_tD = self._hidden(stretch)
         sources_n, targets_n = (torch.from_numpy(each).to(device) for each in (stretch.sources_n, stretch.targets_n))
-        under = {} if batch.drawn is None else _under(batch.drawn)
+        under = {} if batch.drawn is None else _under(batch.drawn, stretch.mine_N)
         logprobs_n = self.built.head(hidden_tD.index_select(0, sources_n), targets_N=targets_n, **under)
         if team.size == 1:
             return cast(Tensor, logprobs_n)
@@ -201,9 +217,11 @@ class Trainer:
         return torch.cat(parts)
 
 
-def _under(drawn: Drawn) -> dict[str, Any]:
-    """What the head is told so that targets are scored as they were drawn."""
+def _under(drawn: Drawn, mine_N: Bools) -> dict[str, Any]:
+    """What the head is told so that the targets of this process are scored as they were drawn."""
     if drawn.kept is None:
         return {"temperature": drawn.temperature}
-    kept = Kept(torch.from_numpy(drawn.kept), torch.from_numpy(drawn.kept_offsets))
+    sizes_N = np.diff(drawn.kept_offsets)
+    offsets = np.concatenate([[0], np.cumsum(sizes_N[mine_N])])
+    kept = Kept(torch.from_numpy(drawn.kept[np.repeat(mine_N, sizes_N)]), torch.from_numpy(offsets))
     return {"temperature": drawn.temperature, "kept": kept}

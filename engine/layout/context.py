@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from engine import attention
-from engine.batches import Ints, MicroBatch
+from engine.batches import Bools, Ints, MicroBatch
 from engine.layout.exchange import swapped
 from engine.layout.mesh import ONLY_THIS, Group
 
@@ -53,14 +53,15 @@ class Stretch:
     """The part of a micro-batch that this process computes.
 
     `batch` is filled up to divide evenly, `here` the part's place in it. `sources_n`: its tokens that predict, counted
-    from the part's start; `targets_n`: what they predict. `counts`: how many predict in each process's part, and
-    `places_N`: where among all of them each of the batch's targets is.
+    from the part's start; `targets_n`: what they predict; `mine_N`: which of the batch's targets these are. `counts`:
+    how many predict in each process's part, and `places_N`: where among all of them each of the batch's targets is.
     """
 
     batch: MicroBatch
     here: slice
     sources_n: Ints
     targets_n: Ints
+    mine_N: Bools
     counts: tuple[int, ...]
     places_N: Ints
 
@@ -72,12 +73,13 @@ class Stretch:
         length = batch.tokens // group.size
         start = group.index * length
         owners_N = batch.sources_N // length
-        mine = owners_N == group.index
+        mine_N = owners_N == group.index
         return cls(
             batch=batch,
             here=slice(start, start + length),
-            sources_n=batch.sources_N[mine] - start,
-            targets_n=batch.ids_T[batch.trained_T][mine],
+            sources_n=batch.sources_N[mine_N] - start,
+            targets_n=batch.ids_T[batch.trained_T][mine_N],
+            mine_N=mine_N,
             counts=tuple(np.bincount(owners_N, minlength=group.size).tolist()),
             places_N=np.argsort(np.argsort(owners_N, kind="stable"), kind="stable"),
         )

@@ -74,6 +74,19 @@ class Mesh:
         rounds = -(-len(items) // self.batches.size)
         return mine + [idle] * (rounds - len(mine))
 
+    def together(self, mine: Sequence[T], count: int) -> list[T]:
+        """What everybody made of its `share` of `count` items, in their order, everywhere; the idle ones are left out.
+
+        All processes call this.
+        """
+        size = self.batches.size
+        every = [mine] if size == 1 else self._everyones(mine, self.batches)
+        return [every[at % size][at // size] for at in range(count)]
+
+    def anywhere(self, here: bool) -> bool:
+        """Whether something is so on any process; all of them ask."""
+        return bool(self.world.sum_(torch.tensor(float(here)))) if self.world.size > 1 else here
+
     def total(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums, by name, over all that have micro-batches of their own; names that some lack count as 0 there."""
         told = [values] if self.batches.size == 1 else self._everyones(values, self.batches)

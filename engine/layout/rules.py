@@ -27,7 +27,7 @@ def refusals(spec: RunSpec, config: Mapping[str, Any], degrees: Degrees) -> list
     """Everything about a layout that cannot be, the first being the one to tell."""
     text = config.get("text_config") or config
     found = [*_experts(text, degrees), *_tensor(spec, text, degrees), *_context(text, degrees), *_whole(spec, degrees)]
-    return [*found, *_methods(spec, degrees)]
+    return [*found, *_experts_adapters(spec)]
 
 
 def _experts(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
@@ -138,9 +138,7 @@ def _whole(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
         )
 
 
-def _methods(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
-    if spec.method.type == "grpo" and degrees.processes > 1:
-        yield Refusal("layout.data", "Answers are sampled on one device.", "Set every degree to 1.")
+def _experts_adapters(spec: RunSpec) -> Iterator[Refusal]:
     if spec.lora.adapts_experts and (spec.lora.lora_dropout or spec.lora.use_dora):
         yield Refusal(
             "lora.target_modules",

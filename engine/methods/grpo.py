@@ -35,7 +35,7 @@ def grpo(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
             tokens=sum(batch.trained_tokens for batch in batches),
         )
         for batch in trainer.share(batches):
-            trainer.forward_backward(batch, loss)
+            trainer.forward_backward(exam.referred(batch), loss)
         done = trainer.optim_step(learning_rate(spec.optimizer, step, total))
         yield replace(done, metrics=measured(every) | done.metrics, groups=every)
 

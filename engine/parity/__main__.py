@@ -7,7 +7,7 @@ import sys
 import torch
 
 from engine.build import quieten
-from engine.parity.cells import full, quick
+from engine.parity.cells import METHODS, full, quick
 from engine.parity.families import FAMILIES
 from engine.parity.table import PARTS, markdown, rows
 
@@ -22,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="each family on one composite layout, each layout on two")
     made.add_argument("--json", action="store_true", help="one JSON line a cell instead of a table")
     made.add_argument("--family", nargs="*", default=list(FAMILIES), choices=list(FAMILIES), help="only these")
+    made.add_argument("--method", nargs="*", default=list(METHODS), choices=list(METHODS), help="only these")
     made.add_argument("--layout", nargs="*", help="only these, written like 'shard 2 x tensor 2'")
     return made
 
@@ -33,7 +34,8 @@ def main() -> int:
     torch.set_num_threads(1)
     cells = (quick if asked.quick else full)(asked.family)
     found = []
-    for row in rows(cell for cell in cells if not asked.layout or str(cell.degrees) in asked.layout):
+    cells = (cell for cell in cells if not asked.layout or str(cell.degrees) in asked.layout)
+    for row in rows(cell for cell in cells if cell.method in asked.method):
         found.append(row)
         if asked.json:
             told = {"family": row.cell.family, "layout": row.cell.layout, "equal": row.equal, **row.distance}

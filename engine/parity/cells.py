@@ -9,6 +9,18 @@ from engine.layout.degrees import Degrees
 from engine.parity.families import ALONE, FLOAT32_ROUTERS, ROUTED
 from engine.spec import RunSpec
 
+METHODS: dict[str, dict[str, Any]] = {
+    "sft": {"type": "sft"},
+    "dpo": {"type": "dpo"},
+    "grpo": {
+        "type": "grpo",
+        "rewards": {"length:3": 1.0},
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "top_p": 0.95,
+        "beta": 0.1,
+    },
+}
 EXACT = 1e-12
 FLOAT32 = 1e-6  # where transformers computes a part in float32 whatever the model's precision is
 
@@ -17,7 +29,8 @@ FLOAT32 = 1e-6  # where transformers computes a part in float32 whatever the mod
 class Cell:
     """One family on one layout; `micro_batches` per step over all devices; `recompute`: activations in backward.
 
-    `checkpoint`: the state after step 3 is saved, or read instead of training the first three steps.
+    `method`: what is learned, from rows of its own. `checkpoint`: the state after step 3 is saved, or read instead of
+    training the first three steps.
     """
 
     family: str
@@ -25,16 +38,18 @@ class Cell:
     recompute: bool = False
     micro_batches: int = 4
     checkpoint: Literal["", "saved", "resumed"] = ""
+    method: Literal["sft", "dpo", "grpo"] = "sft"
 
     @property
     def reference(self) -> str:
         """Name of the one-process trace that it is compared with."""
-        return f"{self.family}-{self.micro_batches}"
+        return f"{self.family}-{self.method}-{self.micro_batches}"
 
     @property
     def layout(self) -> str:
         """The layout as a person reads it, with what else is asked of it."""
-        more = ["recomputed"] * self.recompute + [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
+        more = [self.method.upper()] * (self.method != "sft") + ["recomputed"] * self.recompute
+        more += [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
         return ", ".join([str(self.degrees), *more, *([self.checkpoint] if self.checkpoint else [])])
 
     @property
@@ -60,6 +75,7 @@ class Cell:
             {
                 "model": str(folder / self.family),
                 "data": {"dataset": "made up"},
+                "method": METHODS[self.method],
                 "lora": {"r": 4, "lora_alpha": 8, "target_modules": targets},
                 "optimizer": {"learning_rate": 1e-2, "weight_decay": 0.01, "lr_scheduler_type": "constant"},
                 "training": {"device": "cpu", "max_steps": 5, "gradient_checkpointing": self.recompute},
@@ -125,6 +141,10 @@ MOVED = ("qwen3_moe", "gpt_oss")
 """Families whose checkpoint is saved on four devices and resumed on two and on one."""
 
 
+ALIGNED = (Degrees(data=2), Degrees(shard=2), Degrees(tensor=2), Degrees(context=2), Degrees(shard=2, tensor=2))
+"""Layouts on which the other methods train too, of the first family; routed experts are spread besides."""
+
+
 def full(families: list[str]) -> Iterator[Cell]:
     """Every family on every layout that it can be split like, and what is harder than usual on a few."""
     for degrees in ON_FOUR + ON_TWO:
@@ -133,6 +153,7 @@ def full(families: list[str]) -> Iterator[Cell]:
             if degrees in HARDER:
                 yield replace(Cell(family, degrees), recompute=True, micro_batches=3)
     yield from _moved(families)
+    yield from _aligned(families)
 
 
 def quick(families: list[str]) -> Iterator[Cell]:
@@ -144,6 +165,16 @@ def quick(families: list[str]) -> Iterator[Cell]:
             if family in families and COMPOSITE[family] != degrees:
                 yield Cell(family, degrees, recompute=degrees in HARDER, micro_batches=3 if degrees in HARDER else 4)
     yield from _moved([family for family in families if family == MOVED[0]])
+    yield from (cell for cell in _aligned(families) if cell.degrees == ALIGNED[-1])
+
+
+def _aligned(families: list[str]) -> Iterator[Cell]:
+    for method in ("dpo", "grpo"):
+        for degrees in ALIGNED:
+            if "qwen3" in families:
+                yield Cell("qwen3", degrees, method=method)
+        if "qwen3_moe" in families:
+            yield Cell("qwen3_moe", Degrees(shard=2, expert=2), method=method)
 
 
 def _moved(families: list[str]) -> Iterator[Cell]:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.layout.degrees import Degrees
@@ -43,7 +43,7 @@ def rows(cells: Iterable[Cell]) -> Iterator[Row]:
         for family in dict.fromkeys(cell.family for cell in wanted):
             make_twin(family, folder / family)
         for cell in {cell.reference: cell for cell in wanted}.values():
-            alone = Cell(cell.family, Degrees(), micro_batches=cell.micro_batches)
+            alone = replace(cell, degrees=Degrees(), recompute=False, checkpoint="")
             trace(alone.spec(folder), Mesh(), cell.micro_batches).save(folder / f"{cell.reference}.safetensors")
         for processes in sorted({cell.degrees.processes for cell in wanted}, reverse=True):
             yield from _launched([cell for cell in wanted if cell.degrees.processes == processes], processes, folder)

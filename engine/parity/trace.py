@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from engine.batches import Plan, Samples
+from engine.batches import Plan
 from engine.build import Built, build
 from engine.layout.mesh import Mesh
 from engine.methods import METHODS
+from engine.parity.rows import ROWS
 from engine.spec import RunSpec
 from engine.trainer import Trainer
 
 SAVED, LENGTH = 3, 48
-DOCUMENTS = (13, 17, 18, 5, 43, 20, 1, 27, 31, 17, 9, 11, 28, 48, 2, 37, 8)
+STOPS = range(64)  # tokens that end a sampled answer: a fourth of all, so that answers differ in length
 
 
 @dataclass(frozen=True)
@@ -60,18 +60,6 @@ def _farthest(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
 
 
-def samples(vocabulary: int = 256) -> Samples:
-    """Documents of many lengths, a fifth to nine tenths of each trained, always the same."""
-    random = np.random.default_rng(11)
-    total = sum(DOCUMENTS)
-    offsets = np.concatenate(([0], np.cumsum(DOCUMENTS))).astype(np.int64)
-    share = np.repeat(random.uniform(0.2, 0.9, len(DOCUMENTS)), DOCUMENTS)
-    trained = random.random(total) < share
-    trained[offsets[:-1]] = False
-    ids = random.integers(0, vocabulary, total, dtype=np.int32)
-    return Samples(ids, trained, offsets, np.arange(1, len(DOCUMENTS) + 1, dtype=np.int64))
-
-
 def trace(spec: RunSpec, mesh: Mesh, accumulation: int, save: Path | None = None, resume: Path | None = None) -> Trace:
     """Train five steps of float64 on this mesh, `accumulation` micro-batches each in all; the numbers.
 
@@ -79,7 +67,7 @@ def trace(spec: RunSpec, mesh: Mesh, accumulation: int, save: Path | None = None
     """
     built = build(spec, mesh, torch.float64)
     _fill(built)
-    trainer = Trainer(built, spec.optimizer, [0])
+    trainer = Trainer(built, spec.optimizer, STOPS)
     optimizer = trainer.optimizer
     for group in optimizer.param_groups:
         group["fused"], group["foreach"] = False, True
@@ -90,7 +78,8 @@ def trace(spec: RunSpec, mesh: Mesh, accumulation: int, save: Path | None = None
             gradients.update(_whole(built, {name: value.grad for name, value in built.parameters().items()}))
 
     hook = optimizer.register_step_pre_hook(keep)
-    plan = Plan(samples(), max_length=LENGTH, packing=True, accumulation=accumulation, seed=3)
+    rows, packing = ROWS[spec.method.type](), spec.method.type == "sft"
+    plan = Plan(rows, max_length=LENGTH, packing=packing, accumulation=accumulation, seed=3)
     if resume is not None:
         trainer.load(resume)
     steps = []

@@ -183,7 +183,7 @@ def test_a_layout_that_is_left_open_is_planned_for_the_devices_that_are_seen(mak
 
 def test_a_run_that_cannot_be_split_stays_on_one_device(make_run, monkeypatch):
     monkeypatch.setattr(at_hand, "here", lambda _: Machine(3, Device("H100", "cuda", 80 * 2**30, 1e15)))
-    assert team.needed(make_run(method={"type": "grpo"})) == 0
+    assert team.needed(make_run(training={"full_finetuning": True, "device": "cpu"})) == 0
 
 
 def test_only_a_layout_of_several_devices_needs_a_team(folder, make_run, monkeypatch):
