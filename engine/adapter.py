@@ -20,6 +20,7 @@ from engine.build import Built
 from engine.card import History, last_component, model_card, portable
 from engine.data import Prepared
 from engine.failure import Failure
+from engine.layout import shard
 from engine.lora import ADAPTER
 from engine.render import serving
 from engine.render.serving import Serving
@@ -55,7 +56,8 @@ def save_result(
 
     All processes of a layout call this; the main one writes.
     """
-    weights = {} if built.adapter is None else {name: value.detach() for name, value in built.parameters().items()}
+    as_it_is = built.adapter is None and not built.mesh.degrees.sharded
+    weights = {} if as_it_is else {name: value.detach() for name, value in built.parameters().items()}
     whole = gather(weights, built.placements, keep=built.mesh.main)
     if not built.mesh.main:
         return
@@ -77,13 +79,24 @@ def save_result(
 
 def _save_weights(built: Built, whole: Mapping[str, Tensor], base: str, folder: Path) -> None:
     if built.adapter is None:
-        built.model.save_pretrained(str(folder))
+        _save_model(built.model, whole, folder)
         return
     config = built.adapter.peft_config[ADAPTER]
     config.base_model_name_or_path = base
     named = peft_format.state_dict(built.adapter, built.model, whole)
     save_file(named, folder / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
     peft_format.config_of(built.model, config).save_pretrained(str(folder))
+
+
+def _save_model(model: Any, whole: Mapping[str, Tensor], folder: Path) -> None:
+    """A model whose weights are all trained, as it is, or out of the `whole` weights where it is split."""
+    if not whole:
+        model.save_pretrained(str(folder))
+        return
+    with shard.as_one(model):
+        buffers = {name for name, _ in model.named_buffers()}
+        kept = {name: value for name, value in model.state_dict().items() if name in buffers}
+        model.save_pretrained(str(folder), state_dict={**kept, **whole})
 
 
 def _save_tokenizer(tokenizer: Any, told: Serving, folder: Path) -> None:

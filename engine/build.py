@@ -18,7 +18,7 @@ from engine.auto import class_for
 from engine.devices import choose_device, choose_dtype, exact
 from engine.failure import Failure
 from engine.head import Shape, attach, measure
-from engine.layout import adapters, context, shard
+from engine.layout import adapters, context, full, shard
 from engine.layout.degrees import degrees_of
 from engine.layout.mesh import Mesh, processes
 from engine.layout.placement import Placements
@@ -52,12 +52,14 @@ class Built:
 
     def parameters(self) -> dict[str, nn.Parameter]:
         """Trained parameters by name, in a fixed order."""
+        if self.adapter is None:
+            shard.settle(self.model)
         return {name: value for name, value in self.model.named_parameters() if value.requires_grad}
 
     @property
     def sizes(self) -> list[int]:
         """Elements of each trained parameter, of all its pieces together."""
-        return [value.numel() * self.placements[name].pieces for name, value in self.parameters().items()]
+        return [self.placements[name].whole_shape(value.shape).numel() for name, value in self.parameters().items()]
 
     @property
     def width(self) -> int:
@@ -66,7 +68,9 @@ class Built:
 
     def base_model(self) -> AbstractContextManager[None]:
         """The weights of the base model, inside the block."""
-        return whole.base_weights(self.model, self.source) if self.adapter is None else lora.switched_off(self.model)
+        if self.adapter is None:
+            return whole.base_weights(self.model, self.source, self.mesh.degrees)
+        return lora.switched_off(self.model)
 
     def reference_model(self) -> AbstractContextManager[None]:
         """The weights that the run started from, inside the block."""
@@ -154,7 +158,7 @@ def build(spec: RunSpec, mesh: Mesh | None = None, dtype: torch.dtype | None = N
             ["Set Context to 1 and Shard higher instead."],
         )
     adapter = None if spec.training.full_finetuning else add_adapter(model, spec)
-    placements = adapters.place(model, mesh, spec.training.seed)
+    placements = full.place(model, mesh) if adapter is None else adapters.place(model, mesh, spec.training.seed)
     if adapter is not None and not mesh.degrees.sharded:
         fused.fuse(model, dtype)
     start = None

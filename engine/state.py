@@ -65,7 +65,7 @@ def gather(pieces: Mapping[str, Tensor], placements: Placements, *, keep: bool) 
         whole = placements[name].whole(piece)
         if keep:
             held = whole.cpu().contiguous()
-            found[name] = held.clone() if held.data_ptr() == piece.data_ptr() else held
+            found[name] = held.clone() if whole is piece and held.data_ptr() == piece.data_ptr() else held
     return found
 
 

@@ -16,10 +16,10 @@ from engine.batches import NOTHING, Bools, Drawn, MicroBatch, texts
 from engine.build import Built
 from engine.generate import greedy
 from engine.head import Kept
+from engine.layout import shard
 from engine.layout.context import Stretch
 from engine.layout.exchange import gathered
 from engine.layout.gradients import Gradients
-from engine.layout.shard import inside
 from engine.rollouts import Group
 from engine.sampling import Draw, Sampled
 from engine.spec import Optimizer
@@ -163,6 +163,7 @@ class Trainer:
 
     def load(self, folder: Path) -> None:
         """Go on from what a snapshot wrote, bit for bit. Raises Failure when it is of another adapter."""
+        shard.settle(self.built.model)
         device, placements = self.built.device, self.built.placements
         self.step = state.load(folder, self._parameters, placements, self.optimizer, device)
         self._reset()
@@ -184,7 +185,7 @@ class Trainer:
 
     def _token_logprobs(self, batch: MicroBatch) -> Tensor:
         """Log-probabilities (N,) of the trained tokens, computed within the model's own forward pass."""
-        return inside(self.built.model, lambda: self._forward(batch))
+        return shard.inside(self.built.model, lambda: self._forward(batch))
 
     def _forward(self, batch: MicroBatch) -> Tensor:
         """Log-probabilities (N,) of the trained tokens: hidden states of their predecessors through the tiled head."""

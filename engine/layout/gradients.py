@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from engine.failure import Failure
 from engine.layout.mesh import Group, Mesh
-from engine.layout.placement import Placement
+from engine.layout.placement import Placements, Sharded, local
 
 
 class Gradients:
@@ -19,7 +19,7 @@ class Gradients:
     Raises Failure for a parameter that no placement knows: it would drift apart between processes without a sound.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], placements: Mapping[str, Placement], mesh: Mesh) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], placements: Placements, mesh: Mesh) -> None:
         self._parameters = list(parameters.values())
         self._mesh = mesh
         if mesh.world.size == 1:
@@ -62,7 +62,7 @@ class Gradients:
         found = [value for value in self._parameters if value.grad is not None]
         if not found:
             return torch.zeros(())
-        gradients = [_gradient(value) for value in found]
+        gradients = [local(_gradient(value)) for value in found]
         if self._mesh.world.size == 1:
             return torch.nn.utils.get_total_norm(gradients)
         norms = torch._foreach_norm(gradients)
@@ -75,9 +75,13 @@ def _gradient(value: nn.Parameter) -> Tensor:
     return value.grad
 
 
-def _scan(parameters: Mapping[str, Any], placements: Mapping[str, Placement]) -> None:
+def _scan(parameters: Mapping[str, Any], placements: Placements) -> None:
     """Refuse what would train without the others' gradients."""
-    lost = [name for name, value in parameters.items() if name not in placements or isinstance(value, DTensor)]
+    lost = [
+        name
+        for name, value in parameters.items()
+        if name not in placements or isinstance(value, DTensor) is not isinstance(placements[name], Sharded)
+    ]
     if lost:
         raise Failure(
             "gradient_not_shared",

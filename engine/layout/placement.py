@@ -1,9 +1,13 @@
 """Where each trained parameter lies on the mesh: which piece is here, what makes the whole, whose gradients add up."""
 
+import math
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.layout.mesh import ONLY_THIS, Group
 
@@ -48,4 +52,35 @@ class Placement:
         return torch.cat(rows, self.dim)
 
 
-Placements = dict[str, Placement]
+@dataclass(frozen=True)
+class Sharded:
+    """The place of a parameter that FSDP2 keeps as a DTensor, and whose gradient it sums itself."""
+
+    mesh: DeviceMesh
+    how: tuple[Any, ...]  # torch's own placements, one for each dimension of `mesh`
+    sums: Group = ONLY_THIS
+
+    @property
+    def pieces(self) -> int:
+        """Different pieces there are."""
+        return math.prod(self.mesh.size(at) for at, one in enumerate(self.how) if one.is_shard())
+
+    def whole_shape(self, piece: torch.Size) -> torch.Size:
+        """Shape of the whole tensor, which is what a DTensor tells."""
+        return piece
+
+    def cut(self, whole: Tensor) -> Tensor:
+        """The DTensor of a whole tensor that every process has."""
+        return distribute_tensor(whole.to(self.mesh.device_type), self.mesh, self.how, src_data_rank=None)
+
+    def whole(self, piece: Tensor) -> Tensor:
+        """The whole tensor from everybody's pieces; all processes must call."""
+        return cast(DTensor, piece).full_tensor()
+
+
+def local(value: Tensor) -> Tensor:
+    """What of a tensor lies here."""
+    return value.to_local() if isinstance(value, DTensor) else value
+
+
+Placements = dict[str, Placement | Sharded]

@@ -110,14 +110,20 @@ def _context(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
 def _whole(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
     """What needs a whole weight, or a whole state of one, where a layout cuts it."""
     training = spec.training
-    if degrees.processes > 1 and training.full_finetuning:
+    if training.full_finetuning and (degrees.tensor > 1 or degrees.expert > 1):
         yield Refusal(
             "training.full_finetuning",
-            "Training all weights is not split over devices yet: only adapters sum their gradients.",
-            "Train an adapter, or use one device.",
+            "Weights that are cut within a layer are not trained themselves: only adapters sum their gradients there.",
+            "Train an adapter, or split by Data, Shard and Context only.",
         )
     if not degrees.sharded:
         return
+    if training.full_finetuning and spec.optimizer.optim != "adamw_torch_fused":
+        yield Refusal(
+            "optimizer.optim",
+            "This optimizer goes over whole weights, and on this layout no device has one.",
+            "Choose adamw_torch_fused, or split by Data only.",
+        )
     if spec.lora.use_dora:
         yield Refusal(
             "lora.use_dora",

@@ -3,10 +3,12 @@
 transformers reads of each file only what this process keeps, and gathers a layer's weights (FSDP2) while it computes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
+from torch.distributed.fsdp import FSDPModule
 from transformers.distributed.configuration_utils import DistributedConfig
 
 from engine.layout.degrees import Degrees
@@ -37,6 +39,24 @@ def open_forward(model: Any) -> None:
         return plain(*given, **named) if inside is None else inside()
 
     model.__dict__["forward"] = forward
+
+
+@contextmanager
+def as_one(model: Any) -> Iterator[None]:
+    """Inside the block transformers takes the model for one that is not split, and calls no other process."""
+    split = model.config.__dict__.pop("distributed_config", None)
+    try:
+        yield
+    finally:
+        if split is not None:
+            model.config.distributed_config = split
+
+
+def settle(model: Any) -> None:
+    """Let go of weights that a pass without a backward left gathered: their shards are what is saved and changed."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def inside(model: Any, work: Callable[[], T]) -> T:

@@ -29,8 +29,8 @@ FLOAT32 = 1e-6  # where transformers computes a part in float32 whatever the mod
 class Cell:
     """One family on one layout; `micro_batches` per step over all devices; `recompute`: activations in backward.
 
-    `method`: what is learned, from rows of its own. `checkpoint`: the state after step 3 is saved, or read instead of
-    training the first three steps.
+    `method`: what is learned, from rows of its own; `everything`: all weights, no adapter. `checkpoint`: the state
+    after step 3 is saved, or read instead of training the first three steps.
     """
 
     family: str
@@ -39,17 +39,18 @@ class Cell:
     micro_batches: int = 4
     checkpoint: Literal["", "saved", "resumed"] = ""
     method: Literal["sft", "dpo", "grpo"] = "sft"
+    everything: bool = False
 
     @property
     def reference(self) -> str:
         """Name of the one-process trace that it is compared with."""
-        return f"{self.family}-{self.method}-{self.micro_batches}"
+        return f"{self.family}-{self.method}-{self.micro_batches}{'-everything' * self.everything}"
 
     @property
     def layout(self) -> str:
         """The layout as a person reads it, with what else is asked of it."""
-        more = [self.method.upper()] * (self.method != "sft") + ["recomputed"] * self.recompute
-        more += [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
+        more = ["all weights"] * self.everything + [self.method.upper()] * (self.method != "sft")
+        more += ["recomputed"] * self.recompute + [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
         return ", ".join([str(self.degrees), *more, *([self.checkpoint] if self.checkpoint else [])])
 
     @property
@@ -78,7 +79,12 @@ class Cell:
                 "method": METHODS[self.method],
                 "lora": {"r": 4, "lora_alpha": 8, "target_modules": targets},
                 "optimizer": {"learning_rate": 1e-2, "weight_decay": 0.01, "lr_scheduler_type": "constant"},
-                "training": {"device": "cpu", "max_steps": 5, "gradient_checkpointing": self.recompute},
+                "training": {
+                    "device": "cpu",
+                    "max_steps": 5,
+                    "gradient_checkpointing": self.recompute,
+                    "full_finetuning": self.everything,
+                },
                 "layout": asdict(self.degrees),
             }
         )
@@ -137,6 +143,9 @@ COMPOSITE = {
 HARDER = (Degrees(shard=4), Degrees(shard=2, tensor=2), Degrees(shard=2, context=2, expert=2))
 """Layouts on which activations are also recomputed, with three micro-batches for the devices: one has no token."""
 
+WHOLE = (Degrees(data=2), Degrees(shard=2), Degrees(context=2), Degrees(shard=4), Degrees(data=2, shard=2))
+"""Layouts on which all weights are trained."""
+
 MOVED = ("qwen3_moe", "gpt_oss")
 """Families whose checkpoint is saved on four devices and resumed on two and on one."""
 
@@ -154,6 +163,7 @@ def full(families: list[str]) -> Iterator[Cell]:
                 yield replace(Cell(family, degrees), recompute=True, micro_batches=3)
     yield from _moved(families)
     yield from _aligned(families)
+    yield from _everything(families)
 
 
 def quick(families: list[str]) -> Iterator[Cell]:
@@ -166,6 +176,7 @@ def quick(families: list[str]) -> Iterator[Cell]:
                 yield Cell(family, degrees, recompute=degrees in HARDER, micro_batches=3 if degrees in HARDER else 4)
     yield from _moved([family for family in families if family == MOVED[0]])
     yield from (cell for cell in _aligned(families) if cell.degrees == ALIGNED[-1])
+    yield from (cell for cell in _everything(families[:1]) if cell.degrees == WHOLE[-1] and not cell.checkpoint)
 
 
 def _aligned(families: list[str]) -> Iterator[Cell]:
@@ -175,6 +186,16 @@ def _aligned(families: list[str]) -> Iterator[Cell]:
                 yield Cell("qwen3", degrees, method=method)
         if "qwen3_moe" in families:
             yield Cell("qwen3_moe", Degrees(shard=2, expert=2), method=method)
+
+
+def _everything(families: list[str]) -> Iterator[Cell]:
+    for family in ("llama", "gemma3_text", "qwen3_moe"):
+        for degrees in WHOLE if family in families else ():
+            yield Cell(family, degrees, everything=True)
+    if "llama" in families:
+        yield Cell("llama", WHOLE[-1], everything=True, checkpoint="saved")
+        yield Cell("llama", WHOLE[1], everything=True, checkpoint="resumed")
+        yield Cell("llama", Degrees(), everything=True, checkpoint="resumed")
 
 
 def _moved(families: list[str]) -> Iterator[Cell]:

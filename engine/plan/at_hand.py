@@ -10,7 +10,7 @@ from engine.spec import Layout, RunSpec
 
 
 def planned(spec: RunSpec) -> PlannedLayout | None:
-    """The fastest layout that fits; None for a single device, and where the run cannot be split or planned."""
+    """The fastest layout that fits; None for a single device, and where the model cannot be read."""
     machine = here(spec)
     if spec.layout != Layout() or machine.number == 1:
         return None

@@ -75,10 +75,7 @@ def on_fewest(
     alone = on(replace(machine, number=1))
     if alone.fits:
         return alone
-    try:
-        together = on(machine)
-    except Failure:  # this run cannot be split
-        return alone
+    together = on(machine)
     return together if together.fits else alone
 
 

@@ -181,9 +181,11 @@ def test_a_layout_that_is_left_open_is_planned_for_the_devices_that_are_seen(mak
     assert on_its_devices(left_open, left_open.read_spec()).layout == Layout()
 
 
-def test_a_run_that_cannot_be_split_stays_on_one_device(make_run, monkeypatch):
+def test_a_model_that_cannot_be_planned_is_left_to_the_run_itself(make_run, tmp_path, monkeypatch):
+    run = make_run()
+    run.write_spec(run.read_spec().model_copy(update={"model": str(tmp_path)}))
     monkeypatch.setattr(at_hand, "here", lambda _: Machine(3, Device("H100", "cuda", 80 * 2**30, 1e15)))
-    assert team.needed(make_run(training={"full_finetuning": True, "device": "cpu"})) == 0
+    assert team.needed(run) == 0
 
 
 def test_only_a_layout_of_several_devices_needs_a_team(folder, make_run, monkeypatch):
