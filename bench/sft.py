@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from bench.rows import write_chats
@@ -48,12 +48,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """One process: seconds from its start to its first step's end, tokens per second after the warm-up, peak bytes."""
+    """One process: seconds to the end of its first step, tokens per second after the warm-up, peak bytes, mean loss."""
 
     first_step: float
     tokens_per_second: float
     peak: int
-    final_loss: float
+    mean_loss: float
 
 
 @dataclass(frozen=True)
@@ -65,11 +65,11 @@ class Moment:
     peak: int
 
 
-def summary(moments: list[Moment], final_loss: float) -> Measured:
+def summary(moments: list[Moment], mean_loss: float) -> Measured:
     """Figures from the ends of a process's steps; at least WARM_UP + 1 of them."""
     warm, end = moments[WARM_UP - 1], moments[-1]
     rate = (end.tokens - warm.tokens) / (end.seconds - warm.seconds)
-    return Measured(moments[0].seconds, rate, end.peak, final_loss)
+    return Measured(moments[0].seconds, rate, end.peak, mean_loss)
 
 
 def ours(job: Job, recompute: bool, folder: Path) -> Measured:
@@ -92,7 +92,7 @@ def ours(job: Job, recompute: bool, folder: Path) -> Measured:
     for step in steps:
         tokens += step.tokens
         moments.append(Moment(step.time - began, tokens, max(device.peak for device in step.memory)))
-    return summary(moments, steps[-1].loss or 0.0)
+    return summary(moments, mean(step.loss for step in steps if step.loss is not None))
 
 
 def theirs(job: Job, config: dict[str, Any], folder: Path) -> Measured:
@@ -102,9 +102,9 @@ def theirs(job: Job, config: dict[str, Any], folder: Path) -> Measured:
     began = time.time()
     command = [sys.executable, "-P", "-m", "bench.trl_side", str(path)]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    lines = [json.loads(line) for line in printed.splitlines() if line.startswith('{"step"')]
-    moments = [Moment(line["time"] - began, line["tokens"], line["peak"]) for line in lines if "time" in line]
-    return summary(moments, next((line["loss"] for line in reversed(lines) if "loss" in line), 0.0))
+    *steps, last = [json.loads(line) for line in printed.splitlines() if line.startswith(('{"step"', '{"mean_loss"'))]
+    moments = [Moment(line["time"] - began, line["tokens"], line["peak"]) for line in steps]
+    return summary(moments, last["mean_loss"])
 
 
 def measure(job: Job, sides: list[str], repeat: int) -> Iterator[tuple[str, Measured]]:
@@ -126,7 +126,7 @@ def report(found: list[tuple[str, Measured]]) -> dict[str, Any]:
             "peak_mib": round(median(one.peak for one in mine) / 2**20),
             "first_step_seconds": round(median(one.first_step for one in mine), 1),
             "every_tokens_per_second": [round(one.tokens_per_second, 1) for one in mine],
-            "final_loss": round(mine[-1].final_loss, 4),
+            "mean_loss": round(mine[-1].mean_loss, 4),
         }
     ratios: dict[str, float] = {}
     for side in sides.keys() & OURS.keys():

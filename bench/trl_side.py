@@ -28,12 +28,6 @@ class _Say(TrainerCallback):
         line = {"step": state.global_step, "time": time.time(), "tokens": tokens, "peak": peak_bytes()}
         print(json.dumps(line), flush=True)  # noqa: T201
 
-    def on_log(self, args: Any, state: Any, control: Any, **said: Any) -> None:
-        """A loss was logged."""
-        del args, control
-        if "loss" in said["logs"]:
-            print(json.dumps({"step": state.global_step, "loss": said["logs"]["loss"]}), flush=True)  # noqa: T201
-
 
 def main(path: Path) -> None:
     """Train as the job says. Keys: model, rows, max_length, steps, dtype, lora, config (further SFTConfig fields)."""
@@ -63,7 +57,7 @@ def main(path: Path) -> None:
         peft_config=LoraConfig(task_type="CAUSAL_LM", **job["lora"]),
         callbacks=[_Say()],
     )
-    trainer.train()
+    print(json.dumps({"mean_loss": trainer.train().training_loss}), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":
