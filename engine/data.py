@@ -20,7 +20,7 @@ from engine.cuts import suggested_length
 from engine.documents import Cutter, Document, Store, document_of, documents_of
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
-from engine.prompts import Prompt, Questions, asked_of, question_of
+from engine.prompts import Prompt, Questions, Reader, asked_of, question_of
 from engine.reading import reader_for
 from engine.render.levels import Level
 from engine.render.pair import RenderedPair, render_pair
@@ -30,7 +30,7 @@ from engine.render.serving import Serving
 from engine.render.settings import renderer_for, settings_of
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
-from engine.spec import MOST_LENGTH, RunSpec
+from engine.spec import GRPO, MOST_LENGTH, RunSpec
 
 SPLIT = 0x5EED  # keeps the split's random numbers apart from those of the row order
 SAY_EVERY = 1.0  # seconds
@@ -247,7 +247,7 @@ class _Work:
             self._nothing_to_learn()
         train, held, cutter = self.train.samples(), self.eval.samples(), self.cutter
         if self.questions:
-            questions = Questions(self.questions, reader_for(self.renderer))
+            questions = Questions(self.questions, self._reader())
             train, held = replace(train, questions=questions), replace(held, questions=questions)
         counts = Counts(
             rows=report.rows,
@@ -263,6 +263,14 @@ class _Work:
         )
         prompts = [prompt for prompt in self.prompts if len(prompt.ids) < cutter.limit]
         return Prepared(train, held, counts, prompts, cutter.limit, Serving(self._level(), self.renderer.frozen_date))
+
+    def _reader(self) -> Reader:
+        """What tells reasoning from answers. Raises Failure where reasoning is to be limited and there is none."""
+        reader, method = reader_for(self.renderer), self.spec.method
+        if isinstance(method, GRPO) and method.thinking_budget and not reader.closes:
+            message = "There is no reasoning to limit: the model's chat template has none, at the level of this run."
+            raise Failure("no_reasoning", message, ["Set method.thinking_budget to 0.", "Or choose another level."])
+        return reader
 
     def _level(self) -> Variables:
         """The level of all rows alike, else the run's own."""

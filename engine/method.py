@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.section import Section
 
@@ -76,6 +76,13 @@ class GRPO(Section):
     max_completion_length: int = Field(
         default=256, ge=1, le=65_536, title="Longest answer", description="Tokens after which an answer is cut off."
     )
+    thinking_budget: int = Field(
+        default=0,
+        ge=0,
+        le=65_536,
+        title="Thinking budget",
+        description="Tokens after which a thought that goes on is closed, so that an answer follows; 0: no limit.",
+    )
     temperature: float = Field(
         default=1.0, gt=0.0, le=10.0, title="Temperature", description="Higher tries more, lower repeats what is known."
     )
@@ -123,6 +130,13 @@ class GRPO(Section):
     mask_truncated_completions: bool = Field(
         default=False, title="Skip cut answers", description="Learn nothing from answers that the limit cut off."
     )
+
+    @model_validator(mode="after")
+    def an_answer_fits_behind_the_thought(self) -> "GRPO":
+        """The budget leaves room for an answer."""
+        if self.thinking_budget >= self.max_completion_length and self.thinking_budget:
+            raise ValueError("thinking_budget must be below max_completion_length: the answer comes after the thought")
+        return self
 
 
 Method = Annotated[SFT | DPO | GRPO, Field(discriminator="type")]

@@ -157,3 +157,9 @@ def usable(dataset: Dataset, survey: Mapping[str, Any] | None) -> int:
 def levels(survey: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """The levels that the model can be told, without its default; none when there is no choice."""
     return [level for level in (survey or {}).get("levels") or () if level["name"] != "default"]
+
+
+def reasons(survey: Mapping[str, Any] | None) -> bool:
+    """Whether the model's chat template knows reasoning, as far as it is known."""
+    found = survey or {}
+    return bool(found.get("bridge")) or any(level["thinks"] for level in found.get("levels") or ())

@@ -1,4 +1,4 @@
-"""Every text of the pages, in one catalogue by key; those of the Train page are in `texts_train`.
+"""Every text of the pages, in one catalogue by key; some are in `texts_train` and `texts_methods`.
 
 Titles and help of settings come from the RunSpec itself.
 
@@ -8,9 +8,11 @@ on the server. To add a language: one more dictionary of the same keys, handed t
 
 from gradio.i18n import I18n, I18nData
 
-from studio.ui import texts_train
+from studio.ui import texts_methods, texts_train
 
 EN = {
+    **texts_methods.EN,
+    **texts_train.EN,
     "app": "Atelier",
     "title": "{page} · Atelier",
     # Top bar
@@ -57,34 +59,6 @@ EN = {
     "status.ready": "ready",
     "status.unusable": "cannot be used",
     "status.deleted": "deleted",
-    # Kinds of rows, and methods
-    "kind.chat": "chats",
-    "kind.preference": "preference pairs",
-    "kind.prompt": "prompts",
-    "kind.text": "texts",
-    "kind.": "rows",
-    "one.chat": "chat",
-    "one.preference": "preference pair",
-    "one.prompt": "prompt",
-    "one.text": "text",
-    "method.sft": "SFT",
-    "method.sft_words": "Imitate the answers in the data",
-    "method.sft_choice": "Imitate answers",
-    "method.sft_needs": "needs chats or text",
-    "method.dpo": "DPO",
-    "method.dpo_choice": "Prefer the better answer",
-    "method.dpo_needs": "needs a better and a worse answer in each row",
-    "rollout.head": "Step {step} · {answers} answers · mean reward {mean}",
-    "rollout.expected": "Expected:",
-    "rollout.reward": "Reward",
-    "rollout.advantage": "Advantage",
-    "rollout.tokens": "Tokens",
-    "rollout.answer": "Answer",
-    "rollout.cut": "cut off",
-    "rollout.nothing": "nothing",
-    "method.grpo": "GRPO",
-    "method.grpo_choice": "Reward what is right",
-    "method.grpo_needs": "needs prompts, with answers to compare with",
     "role.system": "System",
     "role.developer": "System",
     "role.user": "User",
@@ -359,7 +333,7 @@ EN = {
     "error.title": "That did not work",
     "error.unexpected": "Something unexpected went wrong. The server's log says more.",
     "loading": "Loading…",
-} | texts_train.EN
+}
 
 
 def text(key: str, **values: object) -> str:
