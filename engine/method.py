@@ -56,6 +56,36 @@ class DPO(Section):
         return self.loss_type != "orpo"
 
 
+class KTO(Section):
+    """Kahneman-Tversky optimisation: learn from answers that are each marked as good or bad."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("rated",)
+    unused: ClassVar[frozenset[str]] = frozenset({"data.packing"})
+
+    type: Literal["kto"] = "kto"
+    beta: float = Field(
+        default=0.1,
+        gt=0.0,
+        le=100.0,
+        title="Beta",
+        description="How strongly the model is held to where it started.",
+    )
+    desirable_weight: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1000.0,
+        title="Weight of good answers",
+        description="Raise it where good answers are the fewer ones.",
+    )
+    undesirable_weight: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1000.0,
+        title="Weight of bad answers",
+        description="Raise it where bad answers are the fewer ones.",
+    )
+
+
 class GRPO(Section):
     """Group relative policy optimisation: try answers, and make those likelier that a reward prefers."""
 
@@ -139,4 +169,4 @@ class GRPO(Section):
         return self
 
 
-Method = Annotated[SFT | DPO | GRPO, Field(discriminator="type")]
+Method = Annotated[SFT | DPO | KTO | GRPO, Field(discriminator="type")]

@@ -15,7 +15,12 @@ LARGE_MODEL = 3_000_000_000  # parameters from which activations are recomputed
 SEQUENCES_PER_STEP = 8
 SHORT_ANSWER = 64  # tokens that a CPU samples in seconds
 PROMPTS_PER_STEP = 4  # each with a group of answers
-LEARNING_RATES = {"sft": (2e-4, 1e-4), "dpo": (1e-4, 5e-5), "grpo": (1e-4, 5e-5)}  # of small and of large models
+LEARNING_RATES = {
+    "sft": (2e-4, 1e-4),
+    "dpo": (1e-4, 5e-5),
+    "kto": (1e-4, 5e-5),
+    "grpo": (1e-4, 5e-5),
+}  # of small and of large models
 
 
 def suggest(
@@ -76,7 +81,7 @@ def suggest_length(dataset: Dataset, context_length: int | None, on_cpu: bool) -
 
 def suggest_epochs(rows: int, method: str = "sft") -> float:
     """Small sets are seen more often; preferences are learned sooner than answers, and overlearned sooner."""
-    if method in ("dpo", "grpo"):
+    if method != "sft":
         return 1.0 if rows >= 1_000 else 2.0
     if rows < 100:
         return 5.0

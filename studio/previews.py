@@ -17,7 +17,7 @@ from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Preview, now
 
 ROWS = 20  # of a page
-KINDS = ("chat", "text", "preference", "prompt")  # of rows that can be shown as tokens
+KINDS = ("chat", "text", "preference", "rated", "prompt")  # of rows that can be shown as tokens
 MOST_KEY = 400  # characters of a way, as the database keeps it
 FORGOTTEN = timedelta(hours=1)
 AGAIN = timedelta(seconds=30)  # a failed preview that is asked for after this is tried again

@@ -132,7 +132,7 @@ class Dataset(Base):
     status: Mapped[str] = mapped_column(
         String(20), default="checking", doc="fetching, checking, ready, unusable or deleted"
     )
-    kind: Mapped[str] = mapped_column(String(20), default="", doc="chat, preference, prompt or text")
+    kind: Mapped[str] = mapped_column(String(20), default="", doc="chat, preference, rated, prompt or text")
     rows: Mapped[int] = mapped_column(default=0)
     usable: Mapped[int] = mapped_column(default=0)
     report: Mapped[dict[str, Any] | None] = mapped_column(JSON, doc="engine.rows.check.Report as JSON")

@@ -4,11 +4,13 @@ EN = {
     # Kinds of rows
     "kind.chat": "chats",
     "kind.preference": "preference pairs",
+    "kind.rated": "rated answers",
     "kind.prompt": "prompts",
     "kind.text": "texts",
     "kind.": "rows",
     "one.chat": "chat",
     "one.preference": "preference pair",
+    "one.rated": "rated answer",
     "one.prompt": "prompt",
     "one.text": "text",
     # Methods
@@ -19,6 +21,9 @@ EN = {
     "method.dpo": "DPO",
     "method.dpo_choice": "Prefer the better answer",
     "method.dpo_needs": "needs a better and a worse answer in each row",
+    "method.kto": "KTO",
+    "method.kto_choice": "Learn from good and bad answers",
+    "method.kto_needs": "needs answers that are each marked true or false",
     "method.grpo": "GRPO",
     "method.grpo_choice": "Reward what is right",
     "method.grpo_needs": "needs prompts, with answers to compare with",
