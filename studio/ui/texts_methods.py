@@ -28,6 +28,7 @@ EN = {
     "method.grpo_choice": "Reward what is right",
     "method.grpo_needs": "needs prompts, with answers to compare with",
     # What they measure, by the names that runs tell
+    "measured.part": "Reward: {name}",
     "measured.rewards/chosen": "Reward of the better answers",
     "measured.rewards/rejected": "Reward of the worse answers",
     "measured.rewards/margins": "Better minus worse",
@@ -38,7 +39,7 @@ EN = {
     "measured.reward_std": "Spread of rewards within groups",
     "measured.rewards/missing": "Answers without a reward",
     "measured.frac_reward_zero_std": "Groups without signal",
-    "measured.completions/mean_length": "Tokens per answer, with reasoning",
+    "measured.completions/mean_length": "Tokens per answer",
     "measured.completions/max_length": "Tokens of the longest answer",
     "measured.completions/mean_reasoning_length": "Tokens of reasoning",
     "measured.completions/mean_answer_length": "Tokens after the reasoning",

@@ -13,7 +13,7 @@ from studio.ui import charts, figures, form
 from studio.ui.chrome import note
 from studio.ui.html import Child, Html, el, link
 from studio.ui.status import badge, lines, swatch
-from studio.ui.texts import text, words
+from studio.ui.texts import text
 
 FIRST = ("loss", "eval/loss")
 LAST = ("grad_norm", "learning_rate", "tokens_per_second", "memory")
@@ -72,8 +72,8 @@ def summary(name: str, told: Curves, key: str) -> str:
 def title(key: str) -> str:
     """What a curve is called."""
     if key.startswith(EVAL + METRICS):
-        return text("metric.held_out", name=words("measured", key.removeprefix(EVAL + METRICS)))
-    return words("measured", key.removeprefix(METRICS)) if key.startswith(METRICS) else text(f"metric.{key}")
+        return text("metric.held_out", name=charts.called(key.removeprefix(EVAL + METRICS)))
+    return charts.called(key.removeprefix(METRICS)) if key.startswith(METRICS) else text(f"metric.{key}")
 
 
 def unique(run: Run, found: Found) -> str:

@@ -8,7 +8,7 @@ from studio.curves import EVAL, METRICS
 from studio.ui import charts, figures
 from studio.ui.charts import GIB, Chart, Source
 from studio.ui.status import COLOURS, DASHES
-from studio.ui.texts import text, words
+from studio.ui.texts import text
 
 LEVELS = ("allocated", "reserved", "peak")
 NEAR = 0.5  # share of a device in use from which its size is drawn in
@@ -45,7 +45,7 @@ def metric(source: Source, name: str) -> Chart:
     colours = {train: "var(--line-1)", held: "var(--line-2)"}
     lines = [source.line(key, names[key], colours[key], dots=key == held) for key in there]
     said = [charts.ranged(names[key] if len(there) > 1 else "", source.told.of(key)) for key in there]
-    return charts.build(train, words("measured", name), lines, " · ".join(filter(None, said)))
+    return charts.build(train, charts.called(name), lines, " · ".join(filter(None, said)))
 
 
 def memory(source: Source, planned: int | None = None) -> Chart:
