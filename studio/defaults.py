@@ -44,7 +44,7 @@ def suggest(
             eval_fraction=0.0 if dataset.usable < 10 else 0.1,
             bridge=known.bridge,
         ),
-        method=GRPO(max_completion_length=SHORT_ANSWER) if method == "grpo" and on_cpu else METHODS[method](),
+        method=suggest_rewarded(dataset, on_cpu) if method == "grpo" else METHODS[method](),
         optimizer=Optimizer(learning_rate=LEARNING_RATES[method][large]),
         training=Training(
             num_train_epochs=suggest_epochs(dataset.usable, method),
@@ -60,6 +60,12 @@ def suggest_method(dataset: Dataset, wanted: str | None = None) -> str:
     """The method that is wanted where it learns from such rows, else the first that does; SFT where none does."""
     fitting = [name for name, section in METHODS.items() if dataset.kind in section.kinds]
     return wanted if wanted in fitting else next(iter(fitting), "sft")
+
+
+def suggest_rewarded(dataset: Dataset, on_cpu: bool) -> GRPO:
+    """Procedural tasks bring their own judge; a CPU samples short answers."""
+    judged = {"rewards": {"reasoning_task": 1.0}} if "task" in (dataset.origin or {}) else {}
+    return GRPO.model_validate(judged | ({"max_completion_length": SHORT_ANSWER} if on_cpu else {}))
 
 
 def suggest_batch(method: str, on_cpu: bool, large: bool) -> tuple[int, int]:

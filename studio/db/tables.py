@@ -126,7 +126,7 @@ class Dataset(Base):
     format: Mapped[str] = mapped_column(String(10), doc="jsonl, json, csv or parquet")
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     bytes: Mapped[int] = mapped_column(BigInteger)
-    source: Mapped[str] = mapped_column(String(20), default="upload", doc="upload, starter or hub")
+    source: Mapped[str] = mapped_column(String(20), default="upload", doc="upload, starter, hub or tasks")
     purpose: Mapped[str] = mapped_column(String(40), default="fine-tune", doc="As in OpenAI's files API.")
     created_at: Mapped[datetime] = mapped_column(default=now)
     status: Mapped[str] = mapped_column(
