@@ -31,8 +31,9 @@ class Samples:
     row of the file, from 1, that a sample came from. `trained` marks *targets*; the first token of a sample never is.
     `answers` int64 (samples, A): tokens of each of the A answers that a sample ends in, after their common prompt; A is
     0 where a sample is one text. `reference` float32 (samples, A): log-probability of each answer under the weights
-    that the run started from, where the method compares with them. `questions`: the rows as prompts to be answered,
-    where the method samples answers.
+    that the run started from, where the method compares with them. `labels` bool (samples): whether the answer is a
+    good one, where answers are rated; `others`: the same prompts with answers to others. `questions`: the rows as
+    prompts to be answered, where the method samples answers.
     """
 
     ids: NDArray[np.int32]
@@ -41,6 +42,8 @@ class Samples:
     rows: Ints
     answers: Ints | None = None
     reference: Floats | None = None
+    labels: Bools | None = None
+    others: "Samples | None" = None
     questions: Questions | None = None
 
     def __len__(self) -> int:
@@ -87,7 +90,7 @@ class MicroBatch:
     `ids_T`, `position_ids_T` int64 and `trained_T` bool have one entry per token. `trained_T[t]` says that token t is a
     target, predicted from the token before it *in the same text* (never true for a document's first token). `lengths`:
     tokens per document; `rows`: its row in the file, from 1. `answers`: tokens of each answer that a document ends in,
-    empty for documents of one text; `reference_DA`: see `Samples.reference`; `drawn`: how the answers were sampled.
+    empty for documents of one text; `reference_DA`, `labels_D`: see `Samples`; `drawn`: how the answers were sampled.
     `idle`: texts of one token to compute besides, which train nothing, so that a device keeps in step with others.
     """
 
@@ -98,6 +101,7 @@ class MicroBatch:
     rows: list[int]
     answers: list[tuple[int, ...]] = field(default_factory=list)
     reference_DA: Floats | None = None
+    labels_D: Bools | None = None
     drawn: Drawn | None = None
     idle: int = 0
 
@@ -237,11 +241,11 @@ class Plan:
         again.repeats = times
         return again
 
-    def with_reference(self, reference: Floats) -> "Plan":
-        """The same batches, with what the weights at the start think of each answer (`Samples.reference`)."""
-        known = copy(self)
-        known.samples = replace(self.samples, reference=reference)
-        return known
+    def of(self, samples: Samples) -> "Plan":
+        """The same batches of other samples: of these, or of what is known of them besides."""
+        other = copy(self)
+        other.samples = samples
+        return other
 
     def _shuffled(self, epoch: int) -> Packs:
         """The sequences of an epoch in training order."""
@@ -285,6 +289,7 @@ def gather(samples: Samples, indices: Sequence[int]) -> MicroBatch:
         rows=[int(samples.rows[index]) for index in indices],
         answers=answers,
         reference_DA=None if samples.reference is None else samples.reference[list(indices)],
+        labels_D=None if samples.labels is None else samples.labels[list(indices)],
     )
 
 

@@ -20,7 +20,8 @@ from engine.cuts import suggested_length
 from engine.documents import Cutter, Document, Store, document_of, documents_of
 from engine.events import Event, Phase, Warned
 from engine.failure import Failure
-from engine.prompts import Prompt, Questions, asked_of, question_of
+from engine.mismatched import mismatched
+from engine.prompts import Prompt, Questions, Reader, asked_of, question_of
 from engine.reading import reader_for
 from engine.render.levels import Level
 from engine.render.pair import RenderedPair, render_pair
@@ -30,10 +31,11 @@ from engine.render.serving import Serving
 from engine.render.settings import renderer_for, settings_of
 from engine.render.template import Variables
 from engine.rows import Report, Row, check, sniff, usable
-from engine.spec import MOST_LENGTH, RunSpec
+from engine.spec import GRPO, KTO, MOST_LENGTH, RunSpec
 
 SPLIT = 0x5EED  # keeps the split's random numbers apart from those of the row order
 SAY_EVERY = 1.0  # seconds
+MOST_UNEVEN = 2.0  # of what all good answers weigh to what all bad ones do; Ethayarajh et al. 2024 advise 1 to 4/3
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,7 @@ class _Work:
             self._take_question(store, rendered)
             return
         self._note(row, rendered)
-        documents, level = _documents(rendered)
+        documents, level = _documents(rendered, row.label)
         if not documents:
             self.refused_rows += 1
             return
@@ -228,6 +230,7 @@ class _Work:
             if not turns or turns[0] == 0:
                 return
             before, expected = row.messages[: turns[0]], str(row.messages[turns[0]].get("content") or "")
+            expected = "" if row.label is False else expected
         try:
             ids = self.renderer.prompt_ids(before, row.tools, row.shape, level=level)
         except Failure:
@@ -247,8 +250,10 @@ class _Work:
             self._nothing_to_learn()
         train, held, cutter = self.train.samples(), self.eval.samples(), self.cutter
         if self.questions:
-            questions = Questions(self.questions, reader_for(self.renderer))
+            questions = Questions(self.questions, self._reader())
             train, held = replace(train, questions=questions), replace(held, questions=questions)
+        if self.spec.method.type == "kto":
+            train, held = (replace(each, others=mismatched(each, cutter.limit)) for each in (train, held))
         counts = Counts(
             rows=report.rows,
             bad_rows=report.bad,
@@ -263,6 +268,24 @@ class _Work:
         )
         prompts = [prompt for prompt in self.prompts if len(prompt.ids) < cutter.limit]
         return Prepared(train, held, counts, prompts, cutter.limit, Serving(self._level(), self.renderer.frozen_date))
+
+    def _reader(self) -> Reader:
+        """What tells reasoning from answers. Raises Failure where reasoning is to be limited and there is none."""
+        reader, method = reader_for(self.renderer), self.spec.method
+        if isinstance(method, GRPO) and method.thinking_budget and not reader.closes:
+            message = "There is no reasoning to limit: the model's chat template has none, at the level of this run."
+            raise Failure("no_reasoning", message, ["Set method.thinking_budget to 0.", "Or choose another level."])
+        return reader
+
+    def _imbalance(self) -> str:
+        """That one kind of rated answers far outweighs the other, and what would set that right; '' when none does."""
+        method, good, bad = self.spec.method, self.train.labels.count(True), self.train.labels.count(False)
+        if not isinstance(method, KTO) or 1 / MOST_UNEVEN <= uneven(method, good, bad) <= MOST_UNEVEN:
+            return ""
+        name, weight = (
+            ("undesirable_weight", good / max(bad, 1)) if good > bad else ("desirable_weight", bad / max(good, 1))
+        )
+        return f"{good} answers are marked as good and {bad} as bad; method.{name} {weight:.2g} would even that out."
 
     def _level(self) -> Variables:
         """The level of all rows alike, else the run's own."""
@@ -318,6 +341,7 @@ class _Work:
             (code, f"Not trained, {count} turns: {self.first_refusal[code]}") for code, count in self.refused.items()
         ]
         said += [(code, f"{count} rows: {self.first_note[code]}") for code, count in self.notes.items()]
+        said += [("unbalanced_labels", found)] if (found := self._imbalance()) else []
         cutter = self.cutter
         if cutter.truncated:
             message = f"{cutter.truncated} rows are longer than {cutter.limit} tokens and were cut at the end."
@@ -331,8 +355,13 @@ class _Work:
         return [Warned(code=code, message=message) for code, message in said]
 
 
-def _documents(rendered: Rendered | RenderedPair) -> tuple[list[Document], Variables]:
+def uneven(method: KTO, good: int, bad: int) -> float:
+    """How much more all good answers weigh than all bad ones."""
+    return method.desirable_weight * good / max(method.undesirable_weight * bad, 1e-9)
+
+
+def _documents(rendered: Rendered | RenderedPair, label: bool | None) -> tuple[list[Document], Variables]:
     """What a row becomes, and the level that it is learned at; nothing when it is refused."""
     if isinstance(rendered, RenderedPair):
         return ([document_of(rendered.pair)], rendered.pair.chosen.level) if rendered.pair else ([], {})
-    return documents_of(rendered.samples), rendered.samples[-1].level if rendered.samples else {}
+    return documents_of(rendered.samples, label), rendered.samples[-1].level if rendered.samples else {}

@@ -17,12 +17,14 @@ from engine.render.sample import Sample
 class Document:
     """`ids` int32 and `trained` bool of equal length; `answers`: tokens of each answer that it ends in, if it does.
 
-    Answers follow their common prompt and do not see each other; without any it is one text.
+    Answers follow their common prompt and do not see each other; without any it is one text. `label`: whether its one
+    answer is a good one, where it is rated.
     """
 
     ids: NDArray[np.int32]
     trained: NDArray[np.bool_]
     answers: tuple[int, ...] = ()
+    label: bool | None = None
 
     @property
     def length(self) -> int:
@@ -50,12 +52,17 @@ class Document:
         kept = tuple(min(answer, limit - prompt) for answer in self.answers)
         places = [range(prompt), *(range(end, end + answer) for end, answer in zip(ends.tolist(), kept, strict=False))]
         index = np.concatenate([np.asarray(place, dtype=np.int64) for place in places])
-        return Document(self.ids[index], self.trained[index], kept)
+        return Document(self.ids[index], self.trained[index], kept, self.label)
 
 
-def documents_of(samples: Iterable[Sample]) -> list[Document]:
-    """One document per sample."""
-    return [Document(sample.ids, sample.trained) for sample in samples]
+def documents_of(samples: Iterable[Sample], label: bool | None = None) -> list[Document]:
+    """One document per sample; with a label, what is trained of it is its one answer."""
+    if label is None:
+        return [Document(sample.ids, sample.trained) for sample in samples]
+    return [
+        Document(sample.ids, sample.trained, (len(sample.ids) - int(sample.trained.argmax()),), label)
+        for sample in samples
+    ]
 
 
 def document_of(pair: Pair) -> Document:
@@ -107,6 +114,7 @@ class Store:
     offsets: "array[int]" = field(default_factory=lambda: array("q", [0]))
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     answers: list[tuple[int, ...]] = field(default_factory=list)
+    labels: list[bool | None] = field(default_factory=list)
     row_count: int = 0
 
     def add(self, row: int, documents: Sequence[Document]) -> None:
@@ -117,6 +125,7 @@ class Store:
             self.offsets.append(len(self.ids))
             self.rows.append(row)
             self.answers.append(one.answers)
+            self.labels.append(one.label)
         self.row_count += bool(documents)
 
     def samples(self) -> Samples:
@@ -127,6 +136,7 @@ class Store:
             offsets=np.frombuffer(self.offsets, dtype=np.int64),
             rows=np.frombuffer(self.rows, dtype=np.int64),
             answers=np.array(self.answers, dtype=np.int64) if any(self.answers) else None,
+            labels=None if not self.labels or None in self.labels else np.array(self.labels, dtype=np.bool_),
         )
 
     def lengths(self) -> NDArray[np.int64]:
@@ -150,4 +160,10 @@ class Store:
         all_ = self.samples()
         for row, group in groupby(range(len(self.rows)), key=lambda at: self.rows[at]):
             places = [(at, slice(self.offsets[at], self.offsets[at + 1])) for at in group]
-            yield row, [Document(all_.ids[place], all_.trained[place], self.answers[at]) for at, place in places]
+            yield (
+                row,
+                [
+                    Document(all_.ids[place], all_.trained[place], self.answers[at], self.labels[at])
+                    for at, place in places
+                ],
+            )

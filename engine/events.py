@@ -142,6 +142,7 @@ class Attempt(BaseModel):
     rewards: dict[str, Measured] = {}
     advantage: Measured
     tokens: int
+    reasoning_tokens: int | None = Field(default=None, description="Of them, until the thought was closed.")
     truncated: bool = False
 
 

@@ -9,7 +9,7 @@ from engine.batches import MicroBatch, Samples
 from engine.prompts import Prompt
 from engine.rewards import Case, Grader
 from engine.rollouts import Answer, Group, advantages, gather
-from engine.sampling import Draw, Sampled
+from engine.sampling import Draw, Sampled, Thinking
 from engine.spec import GRPO
 from engine.trainer import Trainer
 
@@ -29,8 +29,9 @@ class Exam:
 
     def groups(self, rows: Sequence[int], count: int, key: Sequence[int]) -> list[Group]:
         """`count` graded answers to the prompt of each row, some prompts at a time; `key` and row fix what is drawn."""
-        how, longest = self.settings, self.settings.max_completion_length
-        draw = Draw(how.temperature, how.top_k, how.top_p, how.min_p)
+        how, longest, reader = self.settings, self.settings.max_completion_length, self.questions.reader
+        thinking = Thinking(how.thinking_budget, reader.closes, reader.is_open) if how.thinking_budget else None
+        draw = Draw(how.temperature, how.top_k, how.top_p, how.min_p, thinking)
 
         def answered(prompts: Sequence[Prompt]) -> list[Group]:
             seeds = [np.random.SeedSequence([*key, prompt.row]).generate_state(count).tolist() for prompt in prompts]
@@ -65,14 +66,14 @@ class Exam:
 
     def _graded(self, prompt: Prompt, sampled: Sampled) -> Answer:
         """One answer, read and graded."""
-        text, reasoning = self.questions.reader.read(sampled.ids)
+        found = self.questions.reader.read(prompt.ids, sampled.ids)
         case = Case(
-            answer=text,
+            answer=found.answer,
             expected=prompt.expected,
             prompt=prompt.messages,
             metadata=prompt.metadata,
-            reasoning=reasoning,
+            reasoning=found.reasoning,
             tokens=len(sampled.ids),
             truncated=sampled.truncated,
         )
-        return Answer(sampled, text, self.grader.grade(case))
+        return Answer(sampled, found.answer, self.grader.grade(case), reasoning_tokens=found.reasoning_tokens)

@@ -53,12 +53,13 @@ def rendered_as(renderer: Renderer, row: Row) -> tuple[Rendered, int]:
 def show(renderer: Renderer, row: Row) -> dict[str, Any]:
     """One row as its samples' tokens, with warnings and refusals.
 
-    Of a preference row the samples are its answers, each after the same prompt; of a prompt row nothing is trained,
-    and `expected` is its reference answer.
+    Of a preference row the samples are its answers, each after the same prompt; a rated row says of its answer that it
+    is good or bad; of a prompt row nothing is trained, and `expected` is its reference answer.
     Raises Failure for rows that the model has no form for.
     """
     rendered, shared = rendered_as(renderer, row)
-    sides = SIDES if row.kind == "preference" else ("",) * len(rendered.samples)
+    alone = "" if row.label is None else "good" if row.label else "bad"
+    sides = SIDES if row.kind == "preference" else (alone,) * len(rendered.samples)
     return {
         "row": row.number,
         "kind": row.kind,

@@ -126,6 +126,7 @@ def _say_rollout(run: Run, done: Stepped) -> None:
                     rewards=one.grade.parts,
                     advantage=one.advantage,
                     tokens=len(one.sampled.ids),
+                    reasoning_tokens=one.reasoning_tokens,
                     truncated=one.sampled.truncated,
                 )
                 for one in group.answers

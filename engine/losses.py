@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.batches import Drawn, MicroBatch
-from engine.spec import DPO, GRPO
+from engine.spec import DPO, GRPO, KTO
 
 
 def imitation(logprobs_N: Tensor, batch: MicroBatch, trained_tokens: int) -> Tensor:
@@ -51,6 +51,39 @@ def preference(logprobs_N: Tensor, batch: MicroBatch, settings: DPO, pairs: int)
         "logps/rejected": sums_P2[:, 1].detach(),
     }
     return losses_P.sum() / pairs, {name: values_P.sum() / pairs for name, values_P in measured.items()}
+
+
+def drift(logprobs_N: Tensor, batch: MicroBatch, rows: int) -> Tensor:
+    """How much likelier answers are than at the run's start, over the `rows` of a whole step, nats."""
+    sums_DA, _ = per_answer(logprobs_N, batch)
+    return (sums_DA - torch.as_tensor(batch.reference_DA, device=sums_DA.device)).sum() / rows
+
+
+def rating(
+    logprobs_N: Tensor, batch: MicroBatch, settings: KTO, kl: float, good: int, bad: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Make good answers likelier and bad ones less likely, as far as people feel gains and losses.
+
+    Weight * (1 - sigmoid(beta * (log-ratio to the reference - kl))), with the sign turned for bad answers, mean over
+    the `good` and `bad` rows of the whole optimizer step (Ethayarajh et al. 2024, eq. 7 and 8). `kl` is where neither
+    gain nor loss is felt: how far the model has drifted, at least 0. What is measured of good answers, or bad ones, is
+    not a number in a step without any.
+    """
+    sums_D = per_answer(logprobs_N, batch)[0][:, 0]
+    good_D = torch.as_tensor(batch.labels_D, device=sums_D.device)
+    ratios_D = sums_D - torch.as_tensor(batch.reference_DA, device=sums_D.device)[:, 0]
+    gains_D = torch.where(good_D, ratios_D - kl, kl - ratios_D)
+    weights_D = torch.where(good_D, settings.desirable_weight, settings.undesirable_weight)
+    losses_D = weights_D * (1 - (settings.beta * gains_D).sigmoid())
+    rewards_D, sums_D = settings.beta * ratios_D.detach(), sums_D.detach()
+    measured = {
+        "rewards/chosen": rewards_D[good_D].sum() / good,
+        "rewards/rejected": rewards_D[~good_D].sum() / bad,
+        "logps/chosen": sums_D[good_D].sum() / good,
+        "logps/rejected": sums_D[~good_D].sum() / bad,
+    }
+    measured["rewards/margins"] = measured["rewards/chosen"] - measured["rewards/rejected"]
+    return losses_D.sum() / (good + bad), measured
 
 
 def policy(

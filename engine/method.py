@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.section import Section
 
@@ -56,6 +56,36 @@ class DPO(Section):
         return self.loss_type != "orpo"
 
 
+class KTO(Section):
+    """Kahneman-Tversky optimisation: learn from answers that are each marked as good or bad."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("rated",)
+    unused: ClassVar[frozenset[str]] = frozenset({"data.packing"})
+
+    type: Literal["kto"] = "kto"
+    beta: float = Field(
+        default=0.1,
+        gt=0.0,
+        le=100.0,
+        title="Beta",
+        description="How strongly the model is held to where it started.",
+    )
+    desirable_weight: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1000.0,
+        title="Weight of good answers",
+        description="Raise it where good answers are the fewer ones.",
+    )
+    undesirable_weight: float = Field(
+        default=1.0,
+        ge=0.0,
+        le=1000.0,
+        title="Weight of bad answers",
+        description="Raise it where bad answers are the fewer ones.",
+    )
+
+
 class GRPO(Section):
     """Group relative policy optimisation: try answers, and make those likelier that a reward prefers."""
 
@@ -75,6 +105,13 @@ class GRPO(Section):
     )
     max_completion_length: int = Field(
         default=256, ge=1, le=65_536, title="Longest answer", description="Tokens after which an answer is cut off."
+    )
+    thinking_budget: int = Field(
+        default=0,
+        ge=0,
+        le=65_536,
+        title="Thinking budget",
+        description="Tokens after which a thought that goes on is closed, so that an answer follows; 0: no limit.",
     )
     temperature: float = Field(
         default=1.0, gt=0.0, le=10.0, title="Temperature", description="Higher tries more, lower repeats what is known."
@@ -124,5 +161,12 @@ class GRPO(Section):
         default=False, title="Skip cut answers", description="Learn nothing from answers that the limit cut off."
     )
 
+    @model_validator(mode="after")
+    def an_answer_fits_behind_the_thought(self) -> "GRPO":
+        """The budget leaves room for an answer."""
+        if self.thinking_budget >= self.max_completion_length and self.thinking_budget:
+            raise ValueError("thinking_budget must be below max_completion_length: the answer comes after the thought")
+        return self
 
-Method = Annotated[SFT | DPO | GRPO, Field(discriminator="type")]
+
+Method = Annotated[SFT | DPO | KTO | GRPO, Field(discriminator="type")]

@@ -1,5 +1,6 @@
 """Prompts to sample answers to, and how to read what comes back."""
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,22 +24,55 @@ class Prompt:
 
 
 @dataclass(frozen=True)
+class Completion:
+    """What a model wrote, as it is read. `reasoning`: '' without any, None when it was begun and never closed.
+
+    `reasoning_tokens`: up to the end of what closes it, 0 without any, None where the template knows no reasoning.
+    """
+
+    answer: str
+    reasoning: str | None
+    reasoning_tokens: int | None
+
+
+@dataclass(frozen=True)
 class Reader:
-    """Reads what a model wrote. `opening` and `closing` stand around its reasoning; empty where there is none."""
+    """Reads what a model wrote. `opening` and `closing` stand around its reasoning; empty where there is none.
+
+    `cue`: how a prompt ends that has opened a thought itself; `closes`: the tokens that stand between a thought and
+    the answer.
+    """
 
     tokenizer: Any
     opening: str = ""
     closing: str = ""
+    cue: str = ""
+    closes: tuple[int, ...] = ()
 
-    def read(self, ids: Sequence[int]) -> tuple[str, str | None]:
-        """(answer, reasoning) of a completion: '' without reasoning, None when it was begun and never closed."""
-        text = self.tokenizer.decode(ids, skip_special_tokens=False)
+    def read(self, prompt: Sequence[int], ids: Sequence[int]) -> Completion:
+        """The completion `ids` of a prompt."""
+        text = self._text(ids)
         before, closed, after = text.partition(self.closing) if self.closing else ("", "", text)
         if closed:
-            return self._plain(after), before.replace(self.opening, "", 1).strip()
-        if self.opening and self.opening in text:
-            return "", None
-        return self._plain(text), ""
+            until = bisect_left(range(len(ids)), True, key=lambda end: self.closing in self._text(ids[:end]))
+            return Completion(self._plain(after), before.replace(self.opening, "", 1).strip(), until)
+        if self.is_open(prompt, ids):
+            return Completion("", None, len(ids))
+        return Completion(self._plain(text), "", 0 if self.closing else None)
+
+    def is_open(self, prompt: Sequence[int], ids: Sequence[int]) -> bool:
+        """Whether a thought was begun, in the prompt or after it, and not closed yet."""
+        text = self._text(ids)
+        if not self.closing or self.closing in text:
+            return False
+        return bool(self.opening and self.opening in text) or self._begun(prompt)
+
+    def _begun(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt has opened a thought: no token is shorter than a byte, so its last few tell."""
+        return bool(self.cue) and self._text(prompt[-len(self.cue.encode()) :]).endswith(self.cue)
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
     def _plain(self, text: str) -> str:
         """Text without control tokens."""

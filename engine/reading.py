@@ -3,28 +3,37 @@
 from engine.failure import Failure
 from engine.prompts import Reader
 from engine.render.renderer import Renderer
+from engine.render.sample import Sample
 from engine.rows.model import Row
+
+ASKED = {"role": "user", "content": "zqaskqz"}
+THOUGHT = {"role": "assistant", "content": "zqanswerqz", "reasoning_content": "zqthoughtqz"}
 
 
 def reader_for(renderer: Renderer) -> Reader:
-    """A reader that knows what this chat template writes around a thought."""
+    """A reader that knows what this chat template writes around a thought, or its prompt before one."""
     tokenizer = renderer.tokenizer
     if not renderer.has_template:
         return Reader(tokenizer)
-    thought = {"role": "assistant", "content": "zqanswerqz", "reasoning_content": "zqthoughtqz"}
-    row = Row(kind="chat", shape="messages", messages=[{"role": "user", "content": "zqaskqz"}, thought])
     try:
-        samples = renderer.render(row).samples
+        samples = renderer.render(Row(kind="chat", shape="messages", messages=[ASKED, THOUGHT])).samples
     except Failure:
         return Reader(tokenizer)
-    for sample in samples:
-        at = next((number for number, span in enumerate(sample.spans) if span.kind == "reasoning"), None)
-        if at is None:
-            continue
-        around = [sample.spans[number] for number in (at - 1, at + 1) if number < len(sample.spans)]
-        marks = [
-            tokenizer.decode(sample.ids[span.start : span.end]).strip() if span.kind == "frame" else ""
-            for span in around
-        ]
-        return Reader(tokenizer, *marks)
-    return Reader(tokenizer)
+    found = next((reader for sample in samples if (reader := _reader(renderer, sample))), None)
+    bridge = renderer.offered_bridge
+    if found is None and bridge is not None:  # a thought that only the prompt opens, and no row closes
+        closes = tuple(tokenizer.encode(bridge.closes, add_special_tokens=False))
+        return Reader(tokenizer, bridge.opens.strip(), bridge.closes.strip(), bridge.opens, closes)
+    return found or Reader(tokenizer)
+
+
+def _reader(renderer: Renderer, sample: Sample) -> Reader | None:
+    """What stands around the reasoning of a sample; None where it has none."""
+    at = next((number for number, span in enumerate(sample.spans) if span.kind == "reasoning"), None)
+    if at is None or at + 1 == len(sample.spans):
+        return None
+    before, after = sample.spans[at - 1], sample.spans[at + 1]
+    opens, closes = (sample.ids[span.start : span.end].tolist() for span in (before, after))
+    opening, cue = (renderer.tokenizer.decode(opens) if before.kind == kind else "" for kind in ("frame", "cue"))
+    closing = renderer.tokenizer.decode(closes).strip() if after.kind == "frame" else ""
+    return Reader(renderer.tokenizer, opening.strip(), closing, cue, tuple(closes) if closing else ())

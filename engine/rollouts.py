@@ -23,6 +23,7 @@ class Answer:
     text: str
     grade: Grade
     advantage: float = 0.0
+    reasoning_tokens: int | None = None  # of `sampled`, None where the template knows no reasoning
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ def advantages(rewards_GA: Floats, scale: Scale) -> Floats:
 
 
 def gather(groups: Sequence[Group], temperature: float, *, mask_truncated: bool) -> MicroBatch:
-    """Groups as one flat micro-batch: every prompt once, its answers after it, all answer tokens trained.
+    """Groups as one flat micro-batch: every prompt once, its answers after it, all tokens that were drawn trained.
 
     `mask_truncated`: an answer that the limit ended is not learned from.
     """
@@ -81,7 +82,7 @@ def gather(groups: Sequence[Group], temperature: float, *, mask_truncated: bool)
         for answer in group.answers:
             taken = not (mask_truncated and answer.sampled.truncated)
             ids += answer.sampled.ids
-            trained += [taken] * len(answer.sampled.ids)
+            trained += [taken and drawn for drawn in answer.sampled.drawn]
             learned += [answer.sampled] if taken else []
     answers = [tuple(len(answer.sampled.ids) for answer in group.answers) for group in groups]
     lengths = [len(group.prompt.ids) + sum(own) for group, own in zip(groups, answers, strict=True)]
@@ -119,6 +120,10 @@ def measured(groups: Sequence[Group]) -> dict[str, float]:
         "entropy": mean([each for answer in answers for each in answer.sampled.entropy]),
         "kept_mass": mean(np.exp([each for answer in answers for each in answer.sampled.mass])),
     }
+    thoughts = [answer.reasoning_tokens for answer in answers if answer.reasoning_tokens is not None]
+    if thoughts:
+        found["completions/mean_reasoning_length"] = mean(thoughts)
+        found["completions/mean_answer_length"] = mean(lengths) - mean(thoughts)
     for name in answers[0].grade.parts:
         parts = [answer.grade.parts[name] for answer in answers]
         found[f"rewards/{name.partition(':')[0]}"] = mean([part for part in parts if part is not None])

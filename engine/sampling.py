@@ -5,7 +5,7 @@ set that top-k, top-p and min-p keep, normalised over that set. The set itself i
 normalise over the very same tokens instead of guessing them again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,26 @@ FEWER = 0.75  # share of answers still growing below which the finished ones lea
 
 
 @dataclass(frozen=True)
+class Thinking:
+    """A limit on reasoning: a thought that is open after `budget` tokens is ended by the tokens `closes`.
+
+    `is_open` tells of a prompt and what was written after it.
+    """
+
+    budget: int
+    closes: tuple[int, ...]
+    is_open: Callable[[Sequence[int], Sequence[int]], bool]
+
+    def end(self, prompt: Sequence[int], answer: "Sampled") -> None:
+        """Have an open thought closed from here on, going on from what is written of the closing already."""
+        if not answer.truncated or not self.is_open(prompt, answer.ids):
+            return
+        at, most = len(answer.ids), len(self.closes)
+        there = max(count for count in range(most) if self.closes[:count] == tuple(answer.ids[at - count :][:count]))
+        answer.forced = range(at, at + most - there)
+
+
+@dataclass(frozen=True)
 class Draw:
     """How tokens are drawn; `top_k` 0, `top_p` 1 and `min_p` 0 keep every token."""
 
@@ -30,6 +50,7 @@ class Draw:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    thinking: Thinking | None = None
 
     @property
     def truncates(self) -> bool:
@@ -39,10 +60,12 @@ class Draw:
 
 @dataclass(eq=False)
 class Sampled:
-    """One answer: `ids` with the stop token that ended it, and per token what it was drawn under.
+    """One answer: `ids` with the stop token that ended it, and per drawn token what it was drawn under.
 
     `logprobs`: over the kept set, nats; `mass`: log of the kept set's probability; `entropy`: of what was drawn from;
     `kept`: the kept ids, None where nothing was left out. `truncated`: it reached the limit without a stop token.
+    `forced`: the places in `ids` of tokens that were not drawn but put there, to close a thought; nothing is learned
+    from them.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -51,6 +74,12 @@ class Sampled:
     entropy: list[float] = field(default_factory=list)
     kept: list[NDArray[np.int32] | None] = field(default_factory=list)
     truncated: bool = True
+    forced: range = range(0)
+
+    @property
+    def drawn(self) -> list[bool]:
+        """Of each token whether it was drawn."""
+        return [at not in self.forced for at in range(len(self.ids))]
 
 
 @torch.no_grad()
@@ -70,17 +99,20 @@ def sample(
     """
     if not prompts:
         return []
+    count = len(seeds[0])
     answers = [Sampled() for group in seeds for _ in group]
     noise_BT = _noise([seed for group in seeds for seed in group], max_new_tokens).to(built.device)
     with generating(built):
-        state = _prefill(built, prompts, len(seeds[0]), stop_ids[0])
+        state = _prefill(built, prompts, count, stop_ids[0])
         for step in range(max_new_tokens):
+            if draw.thinking and step == draw.thinking.budget:
+                for at, answer in enumerate(answers):
+                    draw.thinking.end(prompts[at // count], answer)
             tokens_B = _choose(state, answers, noise_BT[:, step], draw, stop_ids)
             growing = [answers[row].truncated for row in state.rows]
             if step + 1 == max_new_tokens or not built.mesh.anywhere(any(growing)):
                 break
             state.advance(built.model, state.without_finished(tokens_B, growing))
-    count = len(seeds[0])
     return [answers[first : first + count] for first in range(0, len(answers), count)]
 
 
@@ -162,6 +194,10 @@ def _choose(state: _State, answers: Sequence[Sampled], noise_B: Tensor, draw: Dr
         answer = answers[state.rows[at]]
         if not answer.truncated:
             continue  # it has ended and waits in the batch for the others
+        if draw.thinking and len(answer.ids) in answer.forced:
+            tokens_B[at] = forced = draw.thinking.closes[len(answer.ids) - answer.forced.stop]
+            answer.ids.append(forced)
+            continue
         answer.ids.append(token)
         answer.logprobs.append(logprob)
         answer.mass.append(mass)

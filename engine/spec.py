@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from engine.method import DPO, GRPO, SFT, Method
+from engine.method import DPO, GRPO, KTO, SFT, Method
 from engine.rows.declared import Declared
 from engine.section import Section
 
-__all__ = ["DPO", "GRPO", "SFT", "Method", "RunSpec", "Section"]
+__all__ = ["DPO", "GRPO", "KTO", "SFT", "Method", "RunSpec", "Section"]
 
 MOST_LENGTH = 1_048_576  # tokens of a sequence
 ADAPTER_TARGETS = Literal["all-linear", "all-linear+experts"]
@@ -37,7 +37,7 @@ class Data(Section):
         title="Columns",
         description="Which column holds what, where names are unusual: prompt=question, completion=answer.",
     )
-    kind: Literal["auto", "chat", "preference", "prompt", "text"] = Field(
+    kind: Literal["auto", "chat", "preference", "rated", "prompt", "text"] = Field(
         default="auto", title="Kind of rows", description="What the rows are, where auto takes them for something else."
     )
     eval_fraction: float = Field(

@@ -21,6 +21,8 @@ from studio.settings import Settings
 from studio.storage import FORMATS, Storage
 
 CHUNK = 1 << 20
+TASK = re.compile(r"[a-z][a-z0-9_]{0,63}")
+MOST_TASKS = 100_000  # rows
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 
 
@@ -123,22 +125,37 @@ def add_from_hub(session: Session, hub_id: str, subset: str = "", split: str = "
     hub_id = hub_id.strip()
     if not HUB_ID.fullmatch(hub_id) or ".." in hub_id:
         raise Invalid(f"{hub_id[:100]!r} is not a dataset id of the Hub; it looks like owner/name.", param="hub_id")
+    name = " ".join(part for part in (hub_id, subset, split) if part)
+    told = {"subset": label(subset, "subset"), "split": label(split, "split") or "train"}
+    return _coming(session, name, "hub", {"hub_id": hub_id, **told, "revision": ""})
+
+
+def add_tasks(session: Session, task: str, rows: int = 500, seed: int = 0) -> Dataset:
+    """Rows of a reasoning-gym task, made by a worker; status `fetching`.
+
+    After the commit, send_prepare("fetch_dataset", id). Raises Invalid for what is no task's name, or too many rows.
+    """
+    task = task.strip()
+    if not TASK.fullmatch(task):
+        raise Invalid(f"{task[:100]!r} is not the name of a task; one looks like chain_sum.", param="task")
+    if not 1 <= rows <= MOST_TASKS:
+        raise Invalid(f"{rows:,} rows cannot be made.", param="rows", advice=f"Ask for 1 to {MOST_TASKS:,}.")
+    return _coming(session, task, "tasks", {"task": task, "rows": rows, "seed": seed})
+
+
+def _coming(session: Session, name: str, source: str, origin: dict[str, Any]) -> Dataset:
+    """A dataset whose file a worker will bring."""
     dataset = Dataset(
         id=f"file-{secrets.token_hex(8)}",
-        name=shortened(" ".join(part for part in (hub_id, subset, split) if part)),
+        name=shortened(name),
         filename="",
         format=FORMATS[-1],
         sha256="",
         bytes=0,
-        source="hub",
+        source=source,
         status="fetching",
         created_at=now(),
-        origin={
-            "hub_id": hub_id,
-            "subset": label(subset, "subset"),
-            "split": label(split, "split") or "train",
-            "revision": "",
-        },
+        origin=origin,
     )
     session.add(dataset)
     session.flush()

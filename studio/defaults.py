@@ -15,7 +15,12 @@ LARGE_MODEL = 3_000_000_000  # parameters from which activations are recomputed
 SEQUENCES_PER_STEP = 8
 SHORT_ANSWER = 64  # tokens that a CPU samples in seconds
 PROMPTS_PER_STEP = 4  # each with a group of answers
-LEARNING_RATES = {"sft": (2e-4, 1e-4), "dpo": (1e-4, 5e-5), "grpo": (1e-4, 5e-5)}  # of small and of large models
+LEARNING_RATES = {
+    "sft": (2e-4, 1e-4),
+    "dpo": (1e-4, 5e-5),
+    "kto": (1e-4, 5e-5),
+    "grpo": (1e-4, 5e-5),
+}  # of small and of large models
 
 
 def suggest(
@@ -39,7 +44,7 @@ def suggest(
             eval_fraction=0.0 if dataset.usable < 10 else 0.1,
             bridge=known.bridge,
         ),
-        method=GRPO(max_completion_length=SHORT_ANSWER) if method == "grpo" and on_cpu else METHODS[method](),
+        method=suggest_rewarded(dataset, on_cpu) if method == "grpo" else METHODS[method](),
         optimizer=Optimizer(learning_rate=LEARNING_RATES[method][large]),
         training=Training(
             num_train_epochs=suggest_epochs(dataset.usable, method),
@@ -55,6 +60,12 @@ def suggest_method(dataset: Dataset, wanted: str | None = None) -> str:
     """The method that is wanted where it learns from such rows, else the first that does; SFT where none does."""
     fitting = [name for name, section in METHODS.items() if dataset.kind in section.kinds]
     return wanted if wanted in fitting else next(iter(fitting), "sft")
+
+
+def suggest_rewarded(dataset: Dataset, on_cpu: bool) -> GRPO:
+    """Procedural tasks bring their own judge; a CPU samples short answers."""
+    judged = {"rewards": {"reasoning_task": 1.0}} if "task" in (dataset.origin or {}) else {}
+    return GRPO.model_validate(judged | ({"max_completion_length": SHORT_ANSWER} if on_cpu else {}))
 
 
 def suggest_batch(method: str, on_cpu: bool, large: bool) -> tuple[int, int]:
@@ -76,7 +87,7 @@ def suggest_length(dataset: Dataset, context_length: int | None, on_cpu: bool) -
 
 def suggest_epochs(rows: int, method: str = "sft") -> float:
     """Small sets are seen more often; preferences are learned sooner than answers, and overlearned sooner."""
-    if method in ("dpo", "grpo"):
+    if method != "sft":
         return 1.0 if rows >= 1_000 else 2.0
     if rows < 100:
         return 5.0

@@ -17,7 +17,7 @@ from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Preview, now
 
 ROWS = 20  # of a page
-KINDS = ("chat", "text", "preference", "prompt")  # of rows that can be shown as tokens
+KINDS = ("chat", "text", "preference", "rated", "prompt")  # of rows that can be shown as tokens
 MOST_KEY = 400  # characters of a way, as the database keeps it
 FORGOTTEN = timedelta(hours=1)
 AGAIN = timedelta(seconds=30)  # a failed preview that is asked for after this is tried again
@@ -157,3 +157,9 @@ def usable(dataset: Dataset, survey: Mapping[str, Any] | None) -> int:
 def levels(survey: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """The levels that the model can be told, without its default; none when there is no choice."""
     return [level for level in (survey or {}).get("levels") or () if level["name"] != "default"]
+
+
+def reasons(survey: Mapping[str, Any] | None) -> bool:
+    """Whether the model's chat template knows reasoning, as far as it is known."""
+    found = survey or {}
+    return bool(found.get("bridge")) or any(level["thinks"] for level in found.get("levels") or ())

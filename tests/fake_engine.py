@@ -100,6 +100,18 @@ def convert(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
 
+def make_tasks(path: Path) -> None:
+    if sys.argv[2] == "no_such_task":
+        error = {"code": "unknown_task", "message": "There is no task 'no_such_task'.", "advice": ["Choose another."]}
+        print(json.dumps({"error": error}))  # noqa: T201
+        sys.exit(1)
+    if sys.argv[2] == "crash":
+        sys.exit("MemoryError: too many")
+    count = int(sys.argv[sys.argv.index("--rows") + 1])
+    path.write_text("".join(f'{{"prompt": "{n} + 1?", "solution": "{n + 1}"}}\n' for n in range(count)))
+    print(json.dumps({"rows": count}))  # noqa: T201
+
+
 def told(kind: str, texts: list[str]) -> list[dict[str, object]]:
     about = {"role": "user" if kind == "prompt" else "assistant", "turn": 1, "kind": kind, "trained": kind == "answer"}
     return [{"id": number, "text": text, **about} for number, text in enumerate(texts)]
@@ -185,4 +197,6 @@ if __name__ == "__main__":
         sys.exit(standby())
     if os.environ.get("ATELIER_LIFELINE") == "1":
         threading.Thread(target=lifeline, daemon=True).start()
+    if sys.argv[1] == "make-tasks":
+        sys.exit(make_tasks(Path(sys.argv[3])))
     {"train": train, "describe": describe, "convert-starter": convert, "plan": plan_of}[sys.argv[1]](Path(sys.argv[2]))

@@ -17,7 +17,7 @@ from studio.errors import Invalid, StudioError
 from studio.facts import Facts, read_facts
 from studio.labels import storable, storable_json
 from studio.queue import send_run
-from worker import fetch, launch
+from worker import fetch, gym, launch
 from worker.bench import Bench
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def check_dataset(bench: Bench, dataset_id: str) -> None:
 
 
 def fetch_dataset(bench: Bench, dataset_id: str) -> None:
-    """Download a dataset of the Hub as one file, then check it."""
+    """Download a dataset of the Hub as one file, or make the rows of a task, then check it."""
     studio = bench.studio
     with studio.session() as session:
         dataset = session.get(Dataset, dataset_id)
@@ -81,7 +81,10 @@ def fetch_dataset(bench: Bench, dataset_id: str) -> None:
             return
         origin = dict(dataset.origin or {})
     try:
-        fetch.dataset(studio, dataset_id, origin)
+        if "task" in origin:
+            gym.dataset(bench, dataset_id, origin)
+        else:
+            fetch.dataset(studio, dataset_id, origin)
     except StudioError as error:
         with studio.session() as session:
             dataset = session.get(Dataset, dataset_id)

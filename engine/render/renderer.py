@@ -89,7 +89,7 @@ class Renderer:
         return int(eos) if eos is not None else min(self.stop_ids)
 
     def render(self, row: Row, train_on: TrainOn | None = None, *, level: Variables | None = None) -> Rendered:
-        """Samples of a `chat`, `text` or `prompt` row (which trains nothing), with what was refused and what to know.
+        """Samples of a row, with what was refused and what to know; a `prompt` row trains nothing.
 
         The template is told what it is told in every row, over that what the row itself says, over that `level`.
         `train_on` None: as the renderer is set. Raises Failure for preference rows, for conversations when there is no
@@ -103,19 +103,23 @@ class Renderer:
         if not self.has_template:
             alone = asked if row.kind == "prompt" else joined
             return Rendered([alone(self.tokenizer, row, self.end_id)])
-        rendered = self._rendered(row, train_on or self.train_on, level or {})
+        rendered = self._rendered(row, train_on or self._train_on(row), level or {})
         if self.train_reasoning:
             return rendered
         return replace(rendered, samples=[without_reasoning(sample) for sample in rendered.samples])
 
     def tokens(self, row: Row) -> Rendered:
         """The same as `render`, sooner and without spans."""
-        if row.kind == "chat" and self.has_template and not row.tools and not row.chat_template_kwargs:
+        if row.kind in ("chat", "rated") and self.has_template and not row.tools and not row.chat_template_kwargs:
             messages = [self.template.split(message) for message in row.messages]
-            found = self.patterns.render(messages, trained_turns(messages, self.train_on), self.level)
+            found = self.patterns.render(messages, trained_turns(messages, self._train_on(row)), self.level)
             if found is not None:
                 return found
         return without_spans(self.render(row))
+
+    def _train_on(self, row: Row) -> TrainOn:
+        """A rating is of the last answer."""
+        return "last_turn" if row.kind == "rated" else self.train_on
 
     def _rendered(self, row: Row, train_on: TrainOn, level: Variables) -> Rendered:
         """A row through the chat template."""

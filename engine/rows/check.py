@@ -213,7 +213,7 @@ def characters_of(row: Row) -> int:
 
 def as_dict(row: Row) -> dict[str, Any]:
     """A normalised row as JSON, without what is empty."""
-    return {one.name: value for one in fields(row) if (value := getattr(row, one.name))}
+    return {one.name: value for one in fields(row) if (value := getattr(row, one.name)) or value is False}
 
 
 def shown(value: Any, depth: int = 0) -> Any:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Kind = Literal["chat", "preference", "prompt", "text"]
+Kind = Literal["chat", "preference", "rated", "prompt", "text"]
 Format = Literal["jsonl", "json", "csv", "parquet"]
 FORMATS: tuple[Format, ...] = ("jsonl", "json", "csv", "parquet")
 
@@ -50,6 +50,7 @@ class Row:
     """One usable row.
 
     `chat`: `messages` is the whole conversation. `preference`: `prompt`, then `chosen` or `rejected` (all messages).
+    `rated`: `messages` ending in an answer, and whether it is a good one: `label`.
     `prompt`: `prompt`, and `answer` where the file has a reference answer. `text`: `text`.
     `shape` is the form it was written in; `tools` are the JSON schemas that the conversation may call;
     `chat_template_kwargs` is what the chat template is told for this row, whatever it is told for the others;
@@ -62,6 +63,7 @@ class Row:
     prompt: list[Message] = field(default_factory=list)
     chosen: list[Message] = field(default_factory=list)
     rejected: list[Message] = field(default_factory=list)
+    label: bool | None = None
     answer: str = ""
     text: str = ""
     tools: list[dict[str, Any]] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from engine.rows.beside import Columns, system_of, template_kwargs_of, tools_of
@@ -34,12 +35,14 @@ PAIRS = (
 PROMPTS = ("prompt", "question", "query", "instruction", "problem", "input")
 REFERENCES = ("ground_truth", "solution", "reference", "answer", "target")
 KNOWN = {"chosen", "rejected", "text", *CONVERSATIONS, *(name for pair in PAIRS for name in pair)}
-HOLDS = frozenset({*KNOWN, *PROMPTS, *REFERENCES, *BESIDE})
+RATING = "label"
+RATINGS = {"true": True, "false": False, "1": True, "0": False}
+HOLDS = frozenset({*KNOWN, *PROMPTS, *REFERENCES, *BESIDE, RATING})
 """Everything that a column can be declared to hold."""
 Present = Callable[..., bool]
 SHAPES_HELP = (
     "Name the columns “messages”, “conversations”, “instruction” and “output”, “prompt” and “completion”, "
-    "“question” and “answer”, “chosen” and “rejected”, “prompt”, or “text”."
+    "“question” and “answer”, “chosen” and “rejected”, “prompt”, or “text”; “label” rates an answer true or false."
 )
 
 
@@ -96,6 +99,17 @@ def _chat(columns: Columns, present: Present, faults: Faults) -> Row | None:
         if present(*pair):
             return _pair(columns, pair, faults)
     return None
+
+
+def _rated(columns: Columns, present: Present, faults: Faults) -> Row | None:
+    """A chat whose last answer is marked as good or bad; a label that says neither marks nothing."""
+    label = RATINGS.get(str(columns.values[RATING]).strip().lower()) if present(RATING) else None
+    row = None if label is None else _chat(columns, present, faults)
+    if row is None:
+        return None
+    if row.messages and row.messages[-1]["role"] != "assistant":
+        faults.add("no_answer", "The conversation does not end with the answer that is rated.", "End it with one.")
+    return replace(row, kind="rated", label=label)
 
 
 def _alone(columns: Columns, present: Present, faults: Faults) -> Row | None:
@@ -261,6 +275,7 @@ def _split(
 
 READERS: dict[Kind, Callable[[Columns, Present, Faults], Row | None]] = {
     "preference": _preference,
+    "rated": _rated,
     "chat": _chat,
     "text": _text,
     "prompt": _alone,

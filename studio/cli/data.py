@@ -91,7 +91,10 @@ def tasks(
         made, _ = ask_engine("make-tasks", task, str(path), "--rows", str(rows), "--seed", str(seed))
         with open_studio(data_dir) as studio:
             with studio.session() as session:
-                dataset = datasets.add(session, studio.storage, studio.settings, path=path, filename=path.name)
+                dataset = datasets.add(
+                    session, studio.storage, studio.settings, path=path, filename=path.name, source="tasks"
+                )
+                dataset.origin = {"task": task, "rows": rows, "seed": seed}
             send_prepare(studio.celery, "check_dataset", dataset.id)
     say(f"{dataset.id}  {made['rows']:,} rows")
 

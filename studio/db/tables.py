@@ -126,13 +126,13 @@ class Dataset(Base):
     format: Mapped[str] = mapped_column(String(10), doc="jsonl, json, csv or parquet")
     sha256: Mapped[str] = mapped_column(String(64), index=True)
     bytes: Mapped[int] = mapped_column(BigInteger)
-    source: Mapped[str] = mapped_column(String(20), default="upload", doc="upload, starter or hub")
+    source: Mapped[str] = mapped_column(String(20), default="upload", doc="upload, starter, hub or tasks")
     purpose: Mapped[str] = mapped_column(String(40), default="fine-tune", doc="As in OpenAI's files API.")
     created_at: Mapped[datetime] = mapped_column(default=now)
     status: Mapped[str] = mapped_column(
         String(20), default="checking", doc="fetching, checking, ready, unusable or deleted"
     )
-    kind: Mapped[str] = mapped_column(String(20), default="", doc="chat, preference, prompt or text")
+    kind: Mapped[str] = mapped_column(String(20), default="", doc="chat, preference, rated, prompt or text")
     rows: Mapped[int] = mapped_column(default=0)
     usable: Mapped[int] = mapped_column(default=0)
     report: Mapped[dict[str, Any] | None] = mapped_column(JSON, doc="engine.rows.check.Report as JSON")

@@ -11,7 +11,7 @@ from studio.curves import Axis, Curves, downsample, numbers, smoothed
 from studio.packs import Numbers
 from studio.ui import figures
 from studio.ui.html import Html, el, url
-from studio.ui.texts import text
+from studio.ui.texts import text, words
 
 MOST = 600  # points of a line that are sent; a chart is rarely wider in pixels. Zooming asks for more
 CROWD = 3_000  # points of a chart, shared by its lines
@@ -101,6 +101,13 @@ def fell(name: str, steps: Numbers, values: Numbers, figure: Callable[[float | N
     gaps = len(values) - len(measured)
     missing = text("chart.gaps" if gaps > 1 else "chart.gap", n=figures.count(gaps)) if gaps else ""
     return named(name, f"{words}{missing}")
+
+
+def called(name: str) -> str:
+    """What a quantity is called that a method measures besides the loss; a part of a reward by its own name."""
+    known = words("measured", name)
+    part = known.removeprefix("rewards/")
+    return known if part == known else text("measured.part", name=part)
 
 
 def named(name: str, words: str) -> str:

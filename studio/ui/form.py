@@ -244,6 +244,10 @@ class Form:
         """Updates that leave only what means something to a method."""
         return {place: gr.update(visible=what.asked(method)) for what, place in self.places}
 
+    def offer(self, name: str, *, there: bool) -> dict[Any, Any]:
+        """Updates that show a setting, or leave it out."""
+        return {place: gr.update(visible=there) for what, place in self.places if what.name == name}
+
     def blame(self, faults: Mapping[str, str]) -> dict[Any, Any]:
         """Updates that show each fault beside its field and clear the others."""
         return {

@@ -1,4 +1,4 @@
-"""Every text of the pages, in one catalogue by key; those of the Train page are in `texts_train`.
+"""Every text of the pages, in one catalogue by key; some are in `texts_train` and `texts_methods`.
 
 Titles and help of settings come from the RunSpec itself.
 
@@ -8,9 +8,11 @@ on the server. To add a language: one more dictionary of the same keys, handed t
 
 from gradio.i18n import I18n, I18nData
 
-from studio.ui import texts_train
+from studio.ui import texts_methods, texts_train
 
 EN = {
+    **texts_methods.EN,
+    **texts_train.EN,
     "app": "Atelier",
     "title": "{page} · Atelier",
     # Top bar
@@ -57,34 +59,6 @@ EN = {
     "status.ready": "ready",
     "status.unusable": "cannot be used",
     "status.deleted": "deleted",
-    # Kinds of rows, and methods
-    "kind.chat": "chats",
-    "kind.preference": "preference pairs",
-    "kind.prompt": "prompts",
-    "kind.text": "texts",
-    "kind.": "rows",
-    "one.chat": "chat",
-    "one.preference": "preference pair",
-    "one.prompt": "prompt",
-    "one.text": "text",
-    "method.sft": "SFT",
-    "method.sft_words": "Imitate the answers in the data",
-    "method.sft_choice": "Imitate answers",
-    "method.sft_needs": "needs chats or text",
-    "method.dpo": "DPO",
-    "method.dpo_choice": "Prefer the better answer",
-    "method.dpo_needs": "needs a better and a worse answer in each row",
-    "rollout.head": "Step {step} · {answers} answers · mean reward {mean}",
-    "rollout.expected": "Expected:",
-    "rollout.reward": "Reward",
-    "rollout.advantage": "Advantage",
-    "rollout.tokens": "Tokens",
-    "rollout.answer": "Answer",
-    "rollout.cut": "cut off",
-    "rollout.nothing": "nothing",
-    "method.grpo": "GRPO",
-    "method.grpo_choice": "Reward what is right",
-    "method.grpo_needs": "needs prompts, with answers to compare with",
     "role.system": "System",
     "role.developer": "System",
     "role.user": "User",
@@ -296,6 +270,12 @@ EN = {
     "datasets.split": "Split",
     "datasets.fetch": "Download",
     "datasets.fetching": "Downloading {name}. It appears below.",
+    "datasets.tasks": "Tasks whose answers can be checked",
+    "datasets.task": "Task",
+    "datasets.task_help": "Any task of reasoning-gym, also by its name.",
+    "datasets.task_rows": "Questions",
+    "datasets.make": "Make",
+    "datasets.making": "{name} is being made. It appears below.",
     "datasets.empty": "No datasets yet",
     "datasets.empty_help": "Drop a file above: JSONL with chat messages, or a CSV with question and answer.",
     "datasets.rows": "Rows",
@@ -326,6 +306,7 @@ EN = {
     "source.upload": "uploaded",
     "source.starter": "shipped with Atelier",
     "source.hub": "Hugging Face Hub",
+    "source.tasks": "made by reasoning-gym",
     "source.folder": "folder on this machine",
     "column.row": "Row",
     "column.line": "Line",
@@ -360,7 +341,7 @@ EN = {
     "error.title": "That did not work",
     "error.unexpected": "Something unexpected went wrong. The server's log says more.",
     "loading": "Loading…",
-} | texts_train.EN
+}
 
 
 def text(key: str, **values: object) -> str:

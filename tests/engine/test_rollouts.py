@@ -1,6 +1,7 @@
 """Rollouts: exact ratios under every way of drawing, published losses, and runs that learn and resume exactly."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,15 +14,20 @@ from engine.build import build, load_tokenizer, stop_ids
 from engine.data import prepare
 from engine.events import Eval, Rollout, Step, Warned
 from engine.losses import policy
-from engine.prompts import Prompt, Reader
+from engine.prompts import Completion, Prompt, Reader
+from engine.reading import reader_for
+from engine.render.renderer import Renderer
 from engine.rewards import Grade, grader
 from engine.rollouts import Answer, Group, advantages
-from engine.sampling import Draw, Sampled, kept, sample
+from engine.sampling import Draw, Sampled, Thinking, kept, sample
 from engine.spec import GRPO
 from engine.train import train
 from engine.trainer import Trainer
-from tests.engine.runs import ask_at, said
+from tests.engine.models import CHATML, byte_tokenizer
+from tests.engine.render.conftest import ORPHAN_CUE, THINKING
+from tests.engine.runs import ask_at, everything, said
 
+OPENED = ORPHAN_CUE.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")  # as DeepSeek's
 DRAWS = [
     Draw(),
     Draw(temperature=0.7),
@@ -238,14 +244,90 @@ def test_several_steps_learn_from_the_same_answers(make_questions, unproven):
     assert steps[2].metrics["reward"] != steps[3].metrics["reward"]
 
 
+class Letters:
+    """A tokenizer whose tokens are texts."""
+
+    all_special_tokens = ("<end>",)
+
+    def decode(self, ids, **_):
+        return "".join(ids)
+
+
 def test_reasoning_is_read_apart_from_the_answer():
-    class Tokenizer:
-        all_special_tokens = ("<end>",)
+    reader = Reader(Letters(), "<think>", "</think>", "<think>\n")
+    assert reader.read(["?"], ["<think>", "a b", "</think>", "\n\n4", "<end>"]) == Completion("4", "a b", 3)
+    assert reader.read(["?"], ["<think>", "a b"]) == Completion("", None, 2)
+    assert reader.read(["?"], ["4", "<end>"]) == Completion("4", "", 0)
+    assert reader.read(["?", "<think>", "\n"], ["a", "</thi", "nk>", "4"]) == Completion("4", "a", 3)
+    assert reader.read(["?", "<think>", "\n"], ["a b"]) == Completion("", None, 1)
+    assert Reader(Letters()).read(["?"], ["4", "<end>"]) == Completion("4", "", None)
 
-        def decode(self, ids, **_):
-            return "".join(ids)
 
-    reader = Reader(Tokenizer(), "<think>", "</think>")
-    assert reader.read(["<think>", "a b", "</think>", "\n\n4", "<end>"]) == ("4", "a b")
-    assert reader.read(["<think>", "a b"]) == ("", None)
-    assert reader.read(["4", "<end>"]) == ("4", "")
+@pytest.mark.parametrize(
+    ("template", "cue"), [(THINKING, ""), (OPENED, "<think>\n"), (CHATML, "")], ids=["rows", "prompt", "none"]
+)
+def test_the_template_tells_how_a_thought_is_opened_and_closed(template, cue):
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    reader = reader_for(Renderer(tokenizer, [tokenizer.eos_token_id]))
+    if template == CHATML:
+        assert reader == Reader(tokenizer)
+        return
+    assert (reader.opening, reader.closing, reader.cue) == ("<think>", "</think>", cue)
+    assert tokenizer.decode(reader.closes) == "\n</think>\n\n"
+
+
+def closing_after(budget):
+    """Thoughts that never end by themselves are closed by three tokens, the first of which may be there already."""
+    return Draw(thinking=Thinking(budget, (260, 40, 41), lambda prompt, ids: 40 not in ids and prompt != [9]))
+
+
+def test_an_open_thought_is_closed_after_its_budget_and_what_was_put_there_is_not_learned(make_questions):
+    _, trainer, _ = trainer_of(make_questions())
+    prompts = [[5, 6, 7], [9]]
+    sampled = trainer.sample_groups(prompts, [[1, 2, 3], [4, 5, 6]], closing_after(4), 12)
+    free = trainer.sample_groups(prompts, [[1, 2, 3], [4, 5, 6]], Draw(), 12)
+    assert [one.ids for one in sampled[1]] == [one.ids for one in free[1]]  # it had no thought to close
+    closed = [one for one in sampled[0] if one.forced]
+    assert closed
+    for one, without in zip(sampled[0], free[0], strict=True):
+        if one.forced:
+            assert one.ids[:4] == without.ids[:4]
+            assert one.ids[4:7] == [260, 40, 41]
+            assert len(one.logprobs) == len(one.kept) == len(one.ids) - 3
+    batch = rollouts.gather(grouped(prompts, sampled), 1.0, mask_truncated=False)
+    assert len(batch.ids_T) - batch.trained_tokens == 4 + 3 * len(closed)
+    ratio = np.exp(trainer.logprobs(batch).numpy() - batch.drawn.logprobs_N)
+    assert np.abs(ratio - 1).max() < 1e-4
+
+
+def test_a_closing_that_was_begun_is_gone_on_with():
+    answer = Sampled(ids=[1, 2, 260])
+    closing_after(3).thinking.end([5], answer)
+    assert answer.forced == range(3, 5)
+    cut = Sampled(ids=[1], truncated=False)
+    closing_after(3).thinking.end([5], cut)
+    assert not cut.forced
+
+
+def test_a_run_limits_reasoning_and_tells_its_length(make_questions, unproven, tiny_model, tmp_path):
+    model = shutil.copytree(tiny_model("llama"), tmp_path / "thinks")
+    (model / "chat_template.jinja").write_text(OPENED)
+    method = {"thinking_budget": 3, "max_completion_length": 20}
+    run = make_questions(method=method, model=str(model), training={"max_steps": 1}, data={"eval_fraction": 0.0})
+    assert train(run.path) == 0
+    (step,) = said(run, Step)
+    told = step.metrics
+    parts = told["completions/mean_reasoning_length"] + told["completions/mean_answer_length"]
+    assert parts == pytest.approx(told["completions/mean_length"])
+    assert 3 <= told["completions/mean_reasoning_length"] <= 3 + len("\n</think>\n\n")
+    assert told["ratio"] == pytest.approx(1.0, abs=1e-4)
+    assert {one.reasoning_tokens for one in said(run, Rollout)[0].answers} <= set(range(16))
+
+
+def test_a_budget_without_reasoning_is_refused(make_questions):
+    run = make_questions(method={"thinking_budget": 3})
+    assert train(run.path) == 1
+    assert everything(run)[-1].code == "no_reasoning"
+    with pytest.raises(ValueError, match="thinking_budget must be below"):
+        GRPO(thinking_budget=64, max_completion_length=64)

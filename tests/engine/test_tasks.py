@@ -4,10 +4,14 @@ import json
 
 import pytest
 
+from engine import tasks
 from engine.rewards import Case, Grader
 from engine.rows import check
 
-tasks = pytest.importorskip("engine.tasks")
+
+@pytest.fixture(autouse=True)
+def library():
+    pytest.importorskip(tasks.LIBRARY)
 
 
 def test_tasks_become_prompt_rows_whose_answers_their_reward_finds_right(tmp_path, capsys):
@@ -26,3 +30,11 @@ def test_tasks_become_prompt_rows_whose_answers_their_reward_finds_right(tmp_pat
 def test_an_unknown_task_is_refused(tmp_path, capsys):
     assert tasks.main("no_such_task", 3, 1, tmp_path / "tasks.jsonl") == 1
     assert "no_such_task" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_without_the_library_it_is_told_what_to_install(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(tasks, "LIBRARY", "no_such_library")
+    assert tasks.main("chain_sum", 3, 1, tmp_path / "tasks.jsonl") == 1
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == "tasks_not_installed"
+    assert "Install the extra" in error["advice"][0]

@@ -11,6 +11,7 @@ from huggingface_hub import constants
 
 from studio import datasets, models, runs, starter
 from studio.db.tables import Dataset, Model
+from studio.defaults import suggest
 from studio.errors import Invalid
 from studio.queue import send_prepare
 from tests.conftest import ROWS
@@ -109,6 +110,34 @@ def test_the_starter_content_is_registered_once_and_converted_with_progress(benc
     with studio.session() as session:
         shipped = [row for row in datasets.list_datasets(session) if row.source == "starter"]
         assert len({row.filename for row in shipped}) == len(shipped)
+
+
+def test_the_rows_of_a_task_are_made_by_the_engine_and_checked(bench):
+    with bench.studio.session() as session:
+        dataset_id = datasets.add_tasks(session, " chain_sum ", 12).id
+    prepare.fetch_dataset(bench, dataset_id)
+    dataset = stored(bench.studio, Dataset, dataset_id)
+    assert (dataset.status, dataset.kind, dataset.usable) == ("ready", "prompt", 12)
+    assert (dataset.name, dataset.filename, dataset.source) == ("chain_sum", "chain_sum.jsonl", "tasks")
+    assert list(bench.studio.storage.incoming.iterdir()) == []
+    method = suggest(dataset, Model(id="m", facts={})).method
+    assert (method.type, method.rewards) == ("grpo", {"reasoning_task": 1.0})
+
+
+@pytest.mark.parametrize(("task", "reason"), [("no_such_task", "Choose another."), ("crash", "MemoryError: too many")])
+def test_tasks_that_cannot_be_made_say_why(bench, task, reason):
+    with bench.studio.session() as session:
+        dataset_id = datasets.add_tasks(session, task).id
+    prepare.fetch_dataset(bench, dataset_id)
+    dataset = stored(bench.studio, Dataset, dataset_id)
+    assert dataset.status == "unusable"
+    assert reason in dataset.error
+
+
+@pytest.mark.parametrize(("task", "rows"), [("../etc", 5), ("", 5), ("chain_sum", 0), ("chain_sum", 10**6)])
+def test_what_is_no_task_is_refused_at_once(bench, task, rows):
+    with bench.studio.session() as session, pytest.raises(Invalid):
+        datasets.add_tasks(session, task, rows)
 
 
 def test_downloads_say_at_once_that_there_is_no_hub(bench, monkeypatch):

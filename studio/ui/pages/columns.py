@@ -15,6 +15,7 @@ from studio.ui.texts import label, text
 HOLDS: dict[str, tuple[str, ...]] = {
     "chat": ("prompt", "completion"),
     "preference": ("prompt", "chosen", "rejected"),
+    "rated": ("prompt", "completion", "label"),
     "prompt": ("prompt", "ground_truth"),
     "text": ("text",),
 }

@@ -1,4 +1,4 @@
-"""Datasets: drop a file, fetch one from the Hub, look into one (?id=)."""
+"""Datasets: drop a file, fetch one from the Hub, have tasks made, look into one (?id=)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +20,25 @@ from studio.ui.texts import label, text
 from studio.ui.views import datasets as views
 
 POLL_SECONDS = 1.5
+TASKS = (
+    "chain_sum",
+    "basic_arithmetic",
+    "products",
+    "gcd",
+    "simple_equations",
+    "fraction_simplification",
+    "number_sequence",
+    "number_sorting",
+    "calendar_arithmetic",
+    "leg_counting",
+    "letter_counting",
+    "spell_backward",
+    "word_sorting",
+    "knights_knaves",
+    "countdown",
+    "mini_sudoku",
+)
+"""Of reasoning-gym, those to start with, the easier first of their kind; the others by their names."""
 
 
 class Datasets:
@@ -61,6 +80,27 @@ class Datasets:
                             label=label("datasets.split"), value="train", max_lines=1, scale=1, min_width=80
                         )
                     fetch = gr.Button(label("datasets.fetch"), size="md")
+                with gr.Column(elem_classes=["card"], min_width=320):
+                    chrome.sheet(el("h2", text("datasets.tasks")))
+                    with gr.Row(elem_classes=["joined"]):
+                        task = gr.Dropdown(
+                            choices=[(text(f"task.{name}"), name) for name in TASKS],
+                            value=TASKS[0],
+                            label=label("datasets.task"),
+                            info=label("datasets.task_help"),
+                            allow_custom_value=True,
+                            scale=3,
+                            min_width=150,
+                            elem_id="task",
+                        )
+                        rows = gr.Number(
+                            500,
+                            precision=0,
+                            label=label("datasets.task_rows"),
+                            scale=1,
+                            min_width=90,
+                        )
+                    make = gr.Button(label("datasets.make"), size="md")
             self.said = chrome.sheet(visible=False)
         self.pane = chrome.pane(el("p", text("loading"), cls="empty plain"))
         self.one = OneDataset(studio)
@@ -70,6 +110,7 @@ class Datasets:
         self.timer.tick(handler(self.load), self.pane, outputs, **QUIET)
         self.file.upload(handler(self.drop), [self.file, self.pane], [self.file, self.said, *outputs], **QUIET)
         fetch.click(handler(self.fetch), [hub_id, subset, split, self.pane], [hub_id, self.said, *outputs], **QUIET)
+        make.click(handler(self.make), [task, rows, self.pane], [self.said, *outputs], **QUIET)
         self.pane.act(handler(self.act), self.pane, outputs, **QUIET)
 
     def open(self, given: Mapping[Any, Any], request: gr.Request) -> dict[Any, Any]:
@@ -124,6 +165,19 @@ class Datasets:
         said = gr.update(value=chrome.note("busy", text("datasets.fetching", name=name)), visible=True)
         with self.studio.session() as session:
             return gr.update(value=""), said, *self._show(session, shown)
+
+    def make(self, task: str, rows: float | None, shown: str) -> Any:
+        """Ask a worker to make the rows of a task."""
+        try:
+            with self.studio.session() as session:
+                dataset = datasets.add_tasks(session, str(task or ""), int(rows or 0))
+                dataset_id, name = dataset.id, dataset.name
+        except StudioError as error:
+            return self._refused(error, shown)[1:]
+        queue.send_prepare(self.studio.celery, "fetch_dataset", dataset_id)
+        said = gr.update(value=chrome.note("busy", text("datasets.making", name=name)), visible=True)
+        with self.studio.session() as session:
+            return said, *self._show(session, shown)
 
     def _refused(self, error: StudioError, shown: str) -> tuple[Any, ...]:
         said = gr.update(value=chrome.note("bad", text("train.drop_failed"), error.message, error.advice), visible=True)

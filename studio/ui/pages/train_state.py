@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from engine.rows import Declared
 from engine.rows.declared import columns_of
 from engine.spec import RunSpec
-from studio import datasets, models, runs
+from studio import datasets, models, previews, runs
 from studio.context import Studio
 from studio.db.tables import Dataset, Model, Plan
 from studio.defaults import suggest
@@ -37,6 +37,7 @@ LEVEL, BRIDGE, KIND, COLUMNS = (
     "data.kind",
     "data.columns",
 )  # settings that the panel changes too
+BUDGET = "method.grpo.thinking_budget"
 Given = Mapping[Any, Any]
 Updates = dict[Any, Any]
 
@@ -112,6 +113,7 @@ class State(Cards):
             self.shown: self.mark(session, chosen, looked, values),
             self.timer: gr.Timer(value=looked.pace, active=chosen.pending or looked.waits),
             **self.fitted(asked),
+            **self.offered(looked, values),
         }
 
     def judge(self, session: Session, given: Given, values: form.Values, chosen: views.Chosen) -> Updates:
@@ -137,6 +139,7 @@ class State(Cards):
             self.problem: gr.update(value=said, visible=bool(said)),
             **words,
             **({} if spec is None else self.learning.count(subject, looked)),
+            **self.offered(looked, values),
             **self.form.blame(faults),
         }
 
@@ -172,6 +175,11 @@ class State(Cards):
         known = {value for _, value in choices}
         value = values[form.START] if values[form.START] in known else ""
         return gr.update(choices=choices, value=value, visible=len(choices) > 1)
+
+    def offered(self, looked: learning.Looked, values: form.Values) -> Updates:
+        """What only some models have: a thinking budget where the chat template knows reasoning."""
+        reasons = bool(values.get(BUDGET)) or previews.reasons(looked.first.survey if looked.first else None)
+        return self.form.offer(BUDGET, there=reasons and values.get(form.METHOD) == "grpo")
 
     def fitted(self, chosen: views.Chosen) -> Updates:
         """Will it fit, and the button that makes it fit; and look again while the plan is made."""

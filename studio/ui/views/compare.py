@@ -70,10 +70,10 @@ def summary(name: str, told: Curves, key: str) -> str:
 
 
 def title(key: str) -> str:
-    """What a curve is called; what a method measures keeps its own name."""
+    """What a curve is called."""
     if key.startswith(EVAL + METRICS):
-        return text("metric.held_out", name=key.removeprefix(EVAL + METRICS))
-    return key.removeprefix(METRICS) if key.startswith(METRICS) else text(f"metric.{key}")
+        return text("metric.held_out", name=charts.called(key.removeprefix(EVAL + METRICS)))
+    return charts.called(key.removeprefix(METRICS)) if key.startswith(METRICS) else text(f"metric.{key}")
 
 
 def unique(run: Run, found: Found) -> str:

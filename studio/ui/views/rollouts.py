@@ -45,12 +45,14 @@ def group(each: Mapping[str, Any], *, unfolded: bool) -> Html:
 def row(one: Mapping[str, Any]) -> Html:
     """One answer in the table of its group."""
     ended = el("div", text("rollout.cut"), cls="quiet small") if one["truncated"] else None
+    thought = one.get("reasoning_tokens")
+    reasoned = el("div", text("rollout.reasoning", n=figures.count(thought)), cls="quiet small") if thought else None
     said = cut(one["text"]) or el("span", text("rollout.nothing"), cls="quiet")
     return el(
         "tr",
         el("td", worth(one), cls="num"),
         el("td", signed(one["advantage"]), cls="num"),
-        el("td", figures.count(one["tokens"]), ended, cls="num"),
+        el("td", figures.count(one["tokens"]), reasoned, ended, cls="num"),
         el("td", said, cls="left said"),
     )
 

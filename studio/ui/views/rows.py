@@ -95,7 +95,11 @@ def row(one: Mapping[str, Any]) -> Html:
     if prompt:
         answer = turn_of("assistant", one["answer"], mark="") if one.get("answer") else None
         return el("div", prompt, answer, cls="chat")
-    return el("div", [message(each) for each in one.get("messages") or ()], cls="chat")
+    messages = [message(each) for each in one.get("messages") or ()]
+    if messages and "label" in one:
+        mark, cls = ("learn.good", "") if one["label"] else ("learn.bad", "rejected")
+        messages[-1] = message(one["messages"][-1], mark=text(mark), cls=cls)
+    return el("div", messages, cls="chat")
 
 
 def message(one: Mapping[str, Any], mark: str | None = None, cls: str = "") -> Html:

@@ -41,11 +41,11 @@ def metric(source: Source, name: str) -> Chart:
     """Something that the method measures besides, in training and on held-out rows."""
     train, held = METRICS + name, EVAL + METRICS + name
     there = [key for key in (train, held) if key in source.told]
-    words = {train: text("chart.train"), held: text("chart.eval")}
+    names = {train: text("chart.train"), held: text("chart.eval")}
     colours = {train: "var(--line-1)", held: "var(--line-2)"}
-    lines = [source.line(key, words[key], colours[key], dots=key == held) for key in there]
-    said = [charts.ranged(words[key] if len(there) > 1 else "", source.told.of(key)) for key in there]
-    return charts.build(train, name, lines, " · ".join(filter(None, said)))
+    lines = [source.line(key, names[key], colours[key], dots=key == held) for key in there]
+    said = [charts.ranged(names[key] if len(there) > 1 else "", source.told.of(key)) for key in there]
+    return charts.build(train, charts.called(name), lines, " · ".join(filter(None, said)))
 
 
 def memory(source: Source, planned: int | None = None) -> Chart:

@@ -82,7 +82,7 @@ def test_the_plans_memory_is_a_line_beside_what_is_used() -> None:
 def test_what_a_method_measures_has_charts_of_its_own() -> None:
     drawn = of_run(told(5, metrics={"rewards/margins": 0.5, "kl": None}))
     assert list(drawn)[:4] == ["loss", "memory", "metrics/rewards/margins", "metrics/kl"]
-    assert drawn["metrics/rewards/margins"]["title"] == "rewards/margins"
+    assert drawn["metrics/rewards/margins"]["title"] == "Better minus worse"
     assert drawn["metrics/rewards/margins"]["series"][0]["y"] == [0.5] * 5
 
 

@@ -46,6 +46,7 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
     "rewards": st.dictionaries(REWARDS, st.floats(-100, 100, width=16), min_size=1, max_size=4),
     "max_steps": st.one_of(st.just(-1), st.integers(1, 10**6)),
     "full_finetuning": st.just(False),  # it excludes settings of other sections
+    "thinking_budget": st.just(0),  # it must be below another setting
     "columns": st.dictionaries(st.from_regex(r"[a-z_]{1,9}", fullmatch=True), st.just("my column")),
 }
 
