@@ -272,7 +272,6 @@ EN = {
     "datasets.fetching": "Downloading {name}. It appears below.",
     "datasets.tasks": "Tasks whose answers can be checked",
     "datasets.task": "Task",
-    "datasets.task_help": "Any task of reasoning-gym, also by its name.",
     "datasets.task_rows": "Questions",
     "datasets.make": "Make",
     "datasets.making": "{name} is being made. It appears below.",

@@ -87,7 +87,6 @@ class Datasets:
                             choices=[(text(f"task.{name}"), name) for name in TASKS],
                             value=TASKS[0],
                             label=label("datasets.task"),
-                            info=label("datasets.task_help"),
                             allow_custom_value=True,
                             scale=3,
                             min_width=150,
