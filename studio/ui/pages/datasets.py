@@ -41,6 +41,55 @@ TASKS = (
 """Of reasoning-gym, those to start with, the easier first of their kind; the others by their names."""
 
 
+def _hub_card() -> tuple[gr.Textbox, gr.Textbox, gr.Textbox, gr.Button]:
+    """Where a dataset of the Hub is named: (name, subset, split, the button that fetches it)."""
+    with gr.Column(elem_classes=["card"], min_width=320):
+        chrome.sheet(el("h2", text("datasets.hub")))
+        with gr.Row(elem_classes=["joined"]):
+            hub_id = gr.Textbox(
+                label=label("datasets.hub_id"),
+                placeholder=label("datasets.hub_hint"),
+                max_lines=1,
+                scale=3,
+                min_width=150,
+            )
+            subset = gr.Textbox(
+                label=label("datasets.subset"),
+                placeholder=label("datasets.subset_hint"),
+                max_lines=1,
+                scale=2,
+                min_width=90,
+            )
+            split = gr.Textbox(label=label("datasets.split"), value="train", max_lines=1, scale=1, min_width=80)
+        fetch = gr.Button(label("datasets.fetch"), size="md")
+    return hub_id, subset, split, fetch
+
+
+def _tasks_card() -> tuple[gr.Dropdown, gr.Number, gr.Button]:
+    """Where rows of a procedural task are asked for: (task, how many, the button that makes them)."""
+    with gr.Column(elem_classes=["card"], min_width=320):
+        chrome.sheet(el("h2", text("datasets.tasks")))
+        with gr.Row(elem_classes=["joined"]):
+            task = gr.Dropdown(
+                choices=[(text(f"task.{name}"), name) for name in TASKS],
+                value=TASKS[0],
+                label=label("datasets.task"),
+                allow_custom_value=True,
+                scale=3,
+                min_width=150,
+                elem_id="task",
+            )
+            rows = gr.Number(
+                500,
+                precision=0,
+                label=label("datasets.task_rows"),
+                scale=1,
+                min_width=90,
+            )
+        make = gr.Button(label("datasets.make"), size="md")
+    return task, rows, make
+
+
 class Datasets:
     """The page: the list, or one dataset."""
 
@@ -59,47 +108,8 @@ class Datasets:
                         elem_classes=["drop"],
                         elem_id="drop",
                     )
-                with gr.Column(elem_classes=["card"], min_width=320):
-                    chrome.sheet(el("h2", text("datasets.hub")))
-                    with gr.Row(elem_classes=["joined"]):
-                        hub_id = gr.Textbox(
-                            label=label("datasets.hub_id"),
-                            placeholder=label("datasets.hub_hint"),
-                            max_lines=1,
-                            scale=3,
-                            min_width=150,
-                        )
-                        subset = gr.Textbox(
-                            label=label("datasets.subset"),
-                            placeholder=label("datasets.subset_hint"),
-                            max_lines=1,
-                            scale=2,
-                            min_width=90,
-                        )
-                        split = gr.Textbox(
-                            label=label("datasets.split"), value="train", max_lines=1, scale=1, min_width=80
-                        )
-                    fetch = gr.Button(label("datasets.fetch"), size="md")
-                with gr.Column(elem_classes=["card"], min_width=320):
-                    chrome.sheet(el("h2", text("datasets.tasks")))
-                    with gr.Row(elem_classes=["joined"]):
-                        task = gr.Dropdown(
-                            choices=[(text(f"task.{name}"), name) for name in TASKS],
-                            value=TASKS[0],
-                            label=label("datasets.task"),
-                            allow_custom_value=True,
-                            scale=3,
-                            min_width=150,
-                            elem_id="task",
-                        )
-                        rows = gr.Number(
-                            500,
-                            precision=0,
-                            label=label("datasets.task_rows"),
-                            scale=1,
-                            min_width=90,
-                        )
-                    make = gr.Button(label("datasets.make"), size="md")
+                hub_id, subset, split, fetch = _hub_card()
+                task, rows, make = _tasks_card()
             self.said = chrome.sheet(visible=False)
         self.pane = chrome.pane(el("p", text("loading"), cls="empty plain"))
         self.one = OneDataset(studio)
