@@ -55,7 +55,7 @@ def spec_of(model: str, rows: Path, dtype: str, length: int, recompute: bool) ->
     """Three steps of one packed sequence each."""
     training = {"max_steps": 3, "dtype": dtype, "gradient_checkpointing": recompute, "device": "cpu"}
     data = {"dataset": str(rows), "max_length": length, "eval_fraction": 0.0}
-    saving = {"sample_prompts": 0, "save_steps": 100}
+    saving = {"sample_prompts": 0, "save_steps": 1}
     return RunSpec.model_validate({"model": model, "data": data, "training": training, "saving": saving})
 
 

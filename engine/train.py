@@ -16,7 +16,7 @@ from engine.events import Event, Finished, Phase
 from engine.failure import Failure
 from engine.layout import mesh
 from engine.loop import train_steps
-from engine.memory import measure
+from engine.memory import map_large_blocks, measure
 from engine.ranks import Meeting
 from engine.reference import refer
 from engine.result import sample, save, summary
@@ -109,6 +109,8 @@ def _read_spec(folder: RunDir) -> RunSpec:
 def _work(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) -> Finished:
     """Load, train, measure, save, prove."""
     set_threads()
+    if spec.training.gradient_checkpointing:
+        map_large_blocks()
     with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
         probe = Path(scratch) / "probe.safetensors"
         run = load(folder, spec, say, signals, last)

@@ -112,7 +112,8 @@ class Planner:
         if kept.everything:
             found = _with_head(found, batch, model)
         checkpoint = round(model.trainable * (kept.trained + kept.optimizer))
-        memory = needs(model, kept, degrees, found, batch, reserve_of(device, checkpoint))
+        on_heap = 0 if training.gradient_checkpointing else found.kept  # else `engine.memory` maps them
+        memory = needs(model, kept, degrees, found, batch, reserve_of(device, checkpoint, on_heap))
         work = Work(
             tokens=batch.tokens,
             length=longest,

@@ -3,12 +3,13 @@
 from engine.plan.catalogue import Device
 
 LIBRARIES = 560 * 2**20  # Python with torch, transformers and PEFT, measured
-HEAP = 48 * 2**20  # small tensors and what the C library keeps of them, measured; large ones are mapped one by one
+FRAGMENTS = 0.3  # of the activations on the heap: what the C library holds between them without use, measured
 
 
-def reserve_of(device: Device, checkpoint: int = 0) -> int:
+def reserve_of(device: Device, checkpoint: int = 0, on_heap: int = 0) -> int:
     """Bytes on a CPU, where a run is measured by its process; an accelerator is measured by its allocator.
 
-    `checkpoint`: bytes of one, of which a copy is in host memory while it is written.
+    `checkpoint`: bytes of one, of which a copy is in host memory while it is written; `on_heap`: bytes of activations
+    kept there and not mapped one by one.
     """
-    return LIBRARIES + HEAP + checkpoint if device.kind == "cpu" else 0
+    return LIBRARIES + checkpoint + round(FRAGMENTS * on_heap) if device.kind == "cpu" else 0

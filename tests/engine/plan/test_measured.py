@@ -13,13 +13,13 @@ MIB = 2**20
 TOLERANCE = 0.10
 # (precision, recompute, tokens of the largest step, peak of the process in MiB)
 MEASURED = (
-    ("float32", False, 256, 1400),
-    ("float32", False, 512, 1638),
-    ("float32", False, 1024, 2086),
-    ("float32", False, 2010, 2908),
-    ("float32", True, 512, 1414),
-    ("float32", True, 1024, 1341),
-    ("float32", True, 2010, 1357),
+    ("float32", False, 161, 1388),
+    ("float32", False, 512, 1715),
+    ("float32", False, 1001, 2332),
+    ("float32", False, 2024, 3551),
+    ("float32", True, 511, 1302),
+    ("float32", True, 1001, 1305),
+    ("float32", True, 2019, 1379),
 )
 
 

@@ -41,5 +41,5 @@ def test_a_run_shows_the_settings_of_its_own_method() -> None:
         stored = Run(id="run-1", name="r", status="queued", spec=spec.model_dump(mode="json"), method=name)
         story = run.Story(stored, None, None)
         shown = str(run_tabs.settings_of(story))
-        assert (">Beta<" in shown) == (name == "dpo")
+        assert (">Beta<" in shown) == (name in {"dpo", "kto"})
         assert ("Answers per prompt" in shown) == (name == "grpo")
