@@ -5,7 +5,7 @@ documents share a block, and so do short answers to one prompt. Scores are round
 eager attention, and worked out again for the gradients: a layer keeps nothing but its inputs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -77,26 +77,31 @@ def blocks(lengths: tuple[int, ...], answers: tuple[tuple[int, ...], ...], windo
 
 def _packed(start: int, lengths: tuple[int, ...], prompt: slice | None, window: int | None) -> Iterator[Block]:
     """Blocks of texts from `start` on, which see themselves and `prompt`: short ones together, a long one in pieces."""
-    group: list[int] = []
-    for length in (*lengths, BLOCK):  # the last one only ends the last group
-        if group and sum(group) + length > BLOCK:
-            yield _block(start, group, 0, prompt, window)
-            start += sum(group)
-            group = []
-        if length <= BLOCK:
-            group.append(length)
-            continue
-        pieces = -(-length // BLOCK)
-        for at, to in pairwise(length * piece // pieces for piece in range(pieces + 1)):
-            yield _block(start, [to], at, prompt, window)
-        start += length
+    for group in grouped(lengths, BLOCK):
+        total = sum(group)
+        pieces = -(-total // BLOCK)  # of a long text, which is alone
+        for at, to in pairwise(total * piece // pieces for piece in range(pieces + 1)):
+            yield _block(start, group if pieces == 1 else (to,), at, prompt, window)
+        start += total
 
 
-def _block(start: int, group: list[int], before: int, prompt: slice | None, window: int | None) -> Block:
+def grouped(lengths: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Texts in groups of at most so many tokens: short ones together, a longer one alone."""
+    group: tuple[int, ...] = ()
+    for length in lengths:
+        if group and sum(group) + length > most:
+            yield group
+            group = ()
+        group += (length,)
+    if group:
+        yield group
+
+
+def _block(start: int, group: Sequence[int], before: int, prompt: slice | None, window: int | None) -> Block:
     """Texts from `start` on; of the only one, those tokens that come after the first `before`."""
     end = start + sum(group)
     lead = 0 if prompt is None else prompt.stop - prompt.start
-    text_T = torch.repeat_interleave(torch.arange(len(group)), torch.tensor(group))
+    text_T = torch.repeat_interleave(torch.arange(len(group)), torch.tensor(list(group)))
     place_T = torch.cat([torch.arange(length) for length in group])
     back_QT = place_T[before:, None] - place_T[None, :]
     seen_QT = (text_T[before:, None] == text_T[None, :]) & (back_QT >= 0)

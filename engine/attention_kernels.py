@@ -209,24 +209,12 @@ def _document(q: Tensor, k: Tensor, v: Tensor, answers: Sequence[int], how: Scor
     prompt = q.shape[2] - sum(answers)
     parts = [one(q[:, :, :prompt], k[:, :, :prompt], v[:, :, :prompt], how)]
     start = prompt
-    for group in _grouped(answers):
+    for group in attention_blocks.grouped(answers, GROUP_TOKENS):
         mine = slice(start, start + sum(group))
         keys, values = (torch.cat([each[:, :, :prompt], each[:, :, mine]], 2) for each in (k, v))
         parts.append(one(q[:, :, mine], keys, values, how, _seen_by_answers(prompt, group, how.window, q.device)))
         start = mine.stop
     return parts
-
-
-def _grouped(answers: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Answers in groups that go through one call: many short ones together, a long one alone."""
-    group: tuple[int, ...] = ()
-    for length in answers:
-        if group and sum(group) + length > GROUP_TOKENS:
-            yield group
-            group = ()
-        group += (length,)
-    if group:
-        yield group
 
 
 @lru_cache(maxsize=64)  # the layers of a forward pass ask for the same few

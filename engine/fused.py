@@ -115,10 +115,9 @@ class _GatedDown(torch.autograd.Function):
             value = ctx.act.forward(gate)
             torch.mul(value, up, out=product_NI[at])
             grad_gate[at] = ctx.act.backward(grad * up, gate)
-            grad.mul_(value)
+            grad.mul_(value)  # from here on the gradient of `up`
         grad_a, grad_b = ctx.down.adapter_gradients(grad_NO, low_grad_NR, product_NI, low_NR)
-        grad_up = grad_NI
-        return grad_gate.view(ctx.shape), grad_up.view(ctx.shape), None, None, grad_a, grad_b
+        return grad_gate.view(ctx.shape), grad_NI.view(ctx.shape), None, None, grad_a, grad_b
 
 
 def _product(gate_NI: Tensor, up_NI: Tensor, act: _Gate) -> Tensor:

@@ -1,6 +1,6 @@
 """What can be learned from rows, and how: one section of settings per method. This module imports no torch."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -170,3 +170,11 @@ class GRPO(Section):
 
 
 Method = Annotated[SFT | DPO | KTO | GRPO, Field(discriminator="type")]
+M = TypeVar("M", DPO, KTO, GRPO)
+
+
+def settings_of(method: Method, kind: type[M]) -> M:
+    """The settings of a run's method, which is of this kind. Raises TypeError for another."""
+    if not isinstance(method, kind):
+        raise TypeError(f"not a {kind.__name__} run: {method.type}")
+    return method

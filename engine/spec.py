@@ -259,6 +259,11 @@ class Layout(Section):
         """`layout: auto` says the same as every field at its default."""
         return {} if given == "auto" else given
 
+    @property
+    def is_open(self) -> bool:
+        """Nothing is set: it is planned for the devices at hand."""
+        return self == Layout()
+
 
 class Saving(Section):
     """When the run measures itself and saves."""

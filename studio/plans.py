@@ -12,7 +12,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from engine.layout.degrees import devices_of
-from engine.spec import Layout, RunSpec, settings
+from engine.spec import RunSpec, settings
 from studio import packs
 from studio.db import insert_one
 from studio.db.tables import Dataset, Model, Plan, Run, now
@@ -50,14 +50,14 @@ def devices_for(spec: RunSpec, devices: Sequence[Mapping[str, Any]]) -> list[dic
     mine = (
         gpus if gpus and spec.training.device != "cpu" else [dict(one) for one in devices if one.get("kind") == "cpu"]
     )
-    if spec.layout == Layout():
+    if spec.layout.is_open:
         return list({str(one.get("name")): one for one in mine}.values())
     return mine[: devices_of(spec.layout)]
 
 
 def devices_needed(session: Session, spec: RunSpec, devices: Sequence[Mapping[str, Any]]) -> int:
     """How many of these devices the run takes: as its layout says; left open, as planned; one while nobody knows."""
-    if spec.layout != Layout():
+    if not spec.layout.is_open:
         return devices_of(spec.layout)
     plan = found(session, spec, devices)
     return int(plan.told["devices"]) if plan is not None and plan.told else 1

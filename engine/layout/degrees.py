@@ -1,7 +1,7 @@
 """The degrees of a layout: how many ways each axis splits a run, and which place every process has. No torch."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from engine.spec import Layout
 
@@ -68,6 +68,11 @@ def devices_of(layout: Layout) -> int:
     """Devices that a layout asks for by itself: the product of what is set; `auto` asks for one."""
     given = {axis: ways for axis in AXES if isinstance(ways := getattr(layout, axis), int)}
     return math.prod(ways for axis, ways in given.items() if axis != "expert")
+
+
+def layout_of(degrees: Degrees) -> Layout:
+    """The layout that sets these degrees."""
+    return Layout(**asdict(degrees))
 
 
 def degrees_of(layout: Layout, processes: int) -> Degrees:

@@ -7,8 +7,9 @@ from engine import evaluation
 from engine.batches import Plan, Samples, in_order
 from engine.evaluation import Evaluated
 from engine.losses import preference
+from engine.method import DPO, settings_of
 from engine.schedule import learning_rate
-from engine.spec import DPO, RunSpec
+from engine.spec import RunSpec
 from engine.trainer import Stepped, Trainer
 
 
@@ -17,7 +18,9 @@ def dpo(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
     total = plan.total_steps(spec.training.num_train_epochs, spec.training.max_steps)
     for step in range(trainer.step + 1, total + 1):
         batches = plan.step(step)
-        loss = partial(preference, settings=settings_of(spec), pairs=sum(len(batch.lengths) for batch in batches))
+        loss = partial(
+            preference, settings=settings_of(spec.method, DPO), pairs=sum(len(batch.lengths) for batch in batches)
+        )
         for batch in trainer.share(batches):
             trainer.forward_backward(batch, loss)
         yield trainer.optim_step(learning_rate(spec.optimizer, step, total))
@@ -25,12 +28,5 @@ def dpo(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
 
 def held_out(trainer: Trainer, spec: RunSpec, samples: Samples) -> Evaluated:
     """Loss, rewards, margins and accuracy on the held-out pairs."""
-    loss = partial(preference, settings=settings_of(spec), pairs=len(samples))
+    loss = partial(preference, settings=settings_of(spec.method, DPO), pairs=len(samples))
     return evaluation.under(loss, trainer, in_order(samples, spec.data.limit))
-
-
-def settings_of(spec: RunSpec) -> DPO:
-    """The run's method, which is DPO. Raises TypeError for another."""
-    if not isinstance(spec.method, DPO):
-        raise TypeError(f"not a DPO run: {spec.method.type}")
-    return spec.method

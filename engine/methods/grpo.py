@@ -8,9 +8,10 @@ from engine.batches import Plan, Samples
 from engine.evaluation import Evaluated
 from engine.exam import Exam
 from engine.losses import policy
+from engine.method import GRPO, settings_of
 from engine.rollouts import Group, mean, measured
 from engine.schedule import learning_rate
-from engine.spec import GRPO, RunSpec
+from engine.spec import RunSpec
 from engine.trainer import Stepped, Trainer
 
 EVAL_ANSWERS = 4  # to each held-out prompt
@@ -18,7 +19,7 @@ EVAL_ANSWERS = 4  # to each held-out prompt
 
 def grpo(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
     """Steps from the trainer's own to the plan's last; `num_iterations` of them learn from the same answers."""
-    settings = settings_of(spec)
+    settings = settings_of(spec.method, GRPO)
     exam = Exam(trainer, settings, plan.samples)
     total = plan.total_steps(spec.training.num_train_epochs, spec.training.max_steps)
     groups: list[list[Group]] = []
@@ -42,14 +43,7 @@ def grpo(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
 
 def held_out(trainer: Trainer, spec: RunSpec, samples: Samples) -> Evaluated:
     """Mean reward on the held-out prompts, the same draws each time; the loss is its negative: less is better."""
-    exam = Exam(trainer, settings_of(spec), samples)
+    exam = Exam(trainer, settings_of(spec.method, GRPO), samples)
     groups = exam.groups(samples.rows.tolist(), EVAL_ANSWERS, (spec.training.seed,))
     tokens = sum(len(answer.sampled.ids) for group in groups for answer in group.answers)
     return Evaluated(-mean([group.rewards for group in groups]), tokens, measured(groups))
-
-
-def settings_of(spec: RunSpec) -> GRPO:
-    """The run's method, which is GRPO. Raises TypeError for another."""
-    if not isinstance(spec.method, GRPO):
-        raise TypeError(f"not a GRPO run: {spec.method.type}")
-    return spec.method

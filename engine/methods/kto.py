@@ -9,8 +9,9 @@ from engine import evaluation
 from engine.batches import MicroBatch, Plan, Samples, in_order
 from engine.evaluation import Evaluated
 from engine.losses import drift, rating
+from engine.method import KTO, settings_of
 from engine.schedule import learning_rate
-from engine.spec import KTO, RunSpec
+from engine.spec import RunSpec
 from engine.trainer import Stepped, Trainer
 
 
@@ -22,7 +23,7 @@ def kto(trainer: Trainer, spec: RunSpec, plan: Plan) -> Iterator[Stepped]:
         batches = plan.step(step)
         labels = [label for batch in batches if batch.labels_D is not None for label in batch.labels_D.tolist()]
         kl = drifted(trainer, others.step(step), len(labels))
-        loss = partial(rating, settings=settings_of(spec), kl=kl, **counted(labels))
+        loss = partial(rating, settings=settings_of(spec.method, KTO), kl=kl, **counted(labels))
         for batch in trainer.share(batches):
             trainer.forward_backward(batch, loss)
         done = trainer.optim_step(learning_rate(spec.optimizer, step, total))
@@ -33,7 +34,7 @@ def held_out(trainer: Trainer, spec: RunSpec, samples: Samples) -> Evaluated:
     """Loss and rewards on the held-out rows."""
     kl = drifted(trainer, in_order(others_of(samples), spec.data.limit), len(samples))
     labels = [] if samples.labels is None else samples.labels.tolist()
-    loss = partial(rating, settings=settings_of(spec), kl=kl, **counted(labels))
+    loss = partial(rating, settings=settings_of(spec.method, KTO), kl=kl, **counted(labels))
     found = evaluation.under(loss, trainer, in_order(samples, spec.data.limit))
     return replace(found, metrics=found.metrics | {"kl": kl})
 
@@ -53,10 +54,3 @@ def others_of(samples: Samples) -> Samples:
     if samples.others is None:
         raise TypeError("these samples have no answers to others")
     return samples.others
-
-
-def settings_of(spec: RunSpec) -> KTO:
-    """The run's method, which is KTO. Raises TypeError for another."""
-    if not isinstance(spec.method, KTO):
-        raise TypeError(f"not a KTO run: {spec.method.type}")
-    return spec.method

@@ -1,25 +1,25 @@
 """The layout of a run that leaves it open: planned for the devices at hand, before its processes start."""
 
 from engine.failure import Failure
+from engine.layout.degrees import layout_of
 from engine.plan.catalogue import GIB
 from engine.plan.here import here
 from engine.plan.planner import Chosen, Machine, Planner
 from engine.plan.twin import read_config
 from engine.rundir import PlannedLayout
-from engine.spec import Layout, RunSpec
+from engine.spec import RunSpec
 
 
 def planned(spec: RunSpec) -> PlannedLayout | None:
     """The fastest layout that fits; None for a single device, and where the model cannot be read."""
     machine = here(spec)
-    if spec.layout != Layout() or machine.number == 1:
+    if not spec.layout.is_open or machine.number == 1:
         return None
     try:
         chosen = Planner(read_config(spec.model)).best(spec, machine)
     except Failure:  # one device then, where the run tells what is wrong
         return None
-    degrees = {axis: getattr(chosen.degrees, axis) for axis in Layout.model_fields}
-    return PlannedLayout(layout=Layout(**degrees), why=_why(chosen, machine))
+    return PlannedLayout(layout=layout_of(chosen.degrees), why=_why(chosen, machine))
 
 
 def _why(chosen: Chosen, machine: Machine) -> str:

@@ -5,13 +5,14 @@ from dataclasses import replace
 from functools import partial
 
 from engine.failure import Change, Failure
+from engine.layout.degrees import layout_of
 from engine.plan import changes, recipe
 from engine.plan.pace import Pace
 from engine.plan.planner import Chosen, Machine, Planner
 from engine.plan.report import Plan
 from engine.plan.rows import Rows, steps
 from engine.plan.twin import read_config
-from engine.spec import Layout, RunSpec, at_length
+from engine.spec import RunSpec, at_length
 
 CHECKPOINT_FILES = 1.02  # of the bytes of the tensors in it: random state, names
 MOST_SEQUENCES = 64  # in a micro-batch
@@ -70,7 +71,7 @@ def on_fewest(
     """
     planner = planner or Planner(read_config(spec.model))
     on = partial(plan, spec, rows=rows, planner=planner, tokens_per_second=tokens_per_second)
-    if spec.layout != Layout() or machine.number == 1:
+    if not spec.layout.is_open or machine.number == 1:
         return on(machine)
     alone = on(replace(machine, number=1))
     if alone.fits:
@@ -169,9 +170,7 @@ def _variants(spec: RunSpec, per_step: int) -> Sequence[RunSpec]:
 
 
 def _with_layout(spec: RunSpec, chosen: Chosen) -> RunSpec:
-    degrees = chosen.degrees
-    layout = spec.layout.model_copy(update={axis: getattr(degrees, axis) for axis in type(spec.layout).model_fields})
-    return spec.model_copy(update={"layout": layout})
+    return spec.model_copy(update={"layout": layout_of(chosen.degrees)})
 
 
 def _why(spec: RunSpec, chosen: Chosen, fitting: int) -> str:
