@@ -128,7 +128,10 @@ class Theirs:
 
 
 def difference(ours: Ours, theirs: Theirs) -> dict[str, float]:
-    """Largest difference of loss and gradients on the same pairs, both adapters being the same and doing something."""
+    """How far loss and gradients are apart on the same pairs, as shares of TRL's loss and of its largest gradient.
+
+    Both adapters are the same and far from nothing, so that log-probabilities are large and rounding shows.
+    """
     mine = ours.trainer.built.parameters()
     names = {name.replace("base_model.model.", ""): value for name, value in theirs.trainer.model.named_parameters()}
     for name, value in mine.items():
@@ -143,12 +146,11 @@ def difference(ours: Ours, theirs: Theirs) -> dict[str, float]:
     theirs.trainer.model.train()
     expected = theirs.trainer.compute_loss(theirs.trainer.model, rows)
     expected.backward()
-    apart = [
-        (gradient - names[name.replace("base_model.model.", "")].grad).abs().max()
-        for name, gradient in gradients.items()
-    ]
+    pairs = [(gradient, names[name.replace("base_model.model.", "")].grad) for name, gradient in gradients.items()]
+    apart = max(float((mine - other).abs().max()) for mine, other in pairs)
+    largest = max(float(other.abs().max()) for _, other in pairs)
     theirs.trainer.model.zero_grad()
-    return {"loss": abs(loss - expected.item()), "gradient": float(torch.stack(apart).max())}
+    return {"loss": abs(loss - expected.item()) / expected.item(), "gradient": apart / largest}
 
 
 def match(model: str, rows: Path, words: int) -> versus.Match:

@@ -189,6 +189,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, help="learning rate; default: 2e-4, and 5e-5 for prefer")
     parser.add_argument("--control", action="store_true", help="learn nothing")
     parser.add_argument("--model", help="model folder; default: the starter model, converted first")
+    parser.add_argument("--into", type=Path, help="a file that the result is added to, for bench.curves")
     asked = parser.parse_args()
     rate = NOTHING if asked.control else asked.rate or (5e-5 if asked.task == "prefer" else 2e-4)
     with tempfile.TemporaryDirectory() as scratch:
@@ -200,7 +201,11 @@ def main() -> None:
     curve = {int(each["step"]): round(each[name], 3) for each in told}
     last = [each[name] for each in told[-2:]]
     gain = sum(last) / len(last) - told[0][name]
-    found = {"task": asked.task, "seed": asked.seed, "rate": rate, name: curve, "gain": round(gain, 3)}
+    found = {"task": asked.task, "seed": asked.seed, "control": asked.control, "rate": rate, "measured": name}
+    found |= {"curve": curve, "last_two": round(sum(last) / len(last), 3), "gain": round(gain, 3)}
+    if asked.into:
+        with asked.into.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
     versus.say(found, as_json=True)
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from bench.peak import peak_bytes
 
 STARTER_ROWS = Path(__file__).parents[1] / "studio" / "starter_data" / "starter-chat.jsonl"
 WARM_UP = 2  # rounds that are not counted
@@ -97,10 +98,10 @@ def peaks(module: str, prompt: str, model: str) -> dict[str, float]:
 
 
 def peak_of_steps(step: Step, steps: int = 4) -> float:
-    """The most memory (GiB) that this process has held after so many steps."""
+    """The most memory (GiB) that this process has held after so many steps of one side."""
     for _ in range(steps):
         step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return peak_bytes() / 2**30
 
 
 def sentences() -> list[str]:

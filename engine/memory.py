@@ -4,6 +4,7 @@ import ctypes
 import resource
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 import torch
@@ -15,12 +16,11 @@ def measure(device: torch.device, rank: int = 0) -> DeviceMemory:
     """Bytes on `device`; on a CPU the resident memory of the process, which is the run's number `rank`."""
     if device.type == "cpu":
         used = psutil.Process().memory_info().rss
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         return DeviceMemory(
             device=f"cpu:{rank}" if rank else "cpu",
             allocated=used,
             reserved=used,
-            peak=max(used, peak),
+            peak=max(used, most_resident()),
             total=psutil.virtual_memory().total,
         )
     if device.type == "mps":
@@ -36,6 +36,18 @@ def measure(device: torch.device, rank: int = 0) -> DeviceMemory:
         peak=torch.accelerator.max_memory_allocated(device),
         total=torch.accelerator.get_memory_info(device)[1],
     )
+
+
+def most_resident() -> int:
+    """Most resident bytes of this process so far.
+
+    On Linux `ru_maxrss` starts at what the process had that started this one, so the kernel's own mark is read there.
+    """
+    if sys.platform.startswith("linux"):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 MAPPED_FROM = 2**20  # bytes of a block from which on it is mapped by itself

@@ -11,7 +11,7 @@ from tests.browser.journeys import begin, download, finish, written
 
 pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 FIRST_STEP = 120_000
-SHORT = {"training.max_steps": 8}
+SHORT = {"training.max_steps": 8, "data.max_length": 128}
 CHATS = [
     {"messages": [{"role": "user", "content": f"Say {n}."}, {"role": "assistant", "content": f"{n}, of course!"}]}
     for n in range(40)

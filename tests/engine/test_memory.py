@@ -1,8 +1,11 @@
 """Memory as measured, and memory given back."""
 
+import subprocess
+import sys
+
 import torch
 
-from engine.memory import Heap, measure
+from engine.memory import Heap, measure, most_resident
 from engine.shortage import is_out_of_memory
 
 
@@ -13,6 +16,13 @@ def test_resident_memory_and_its_peak_are_real_bytes():
     assert after.allocated >= before.allocated + 32 * 2**20
     assert after.total > after.peak >= after.allocated
     del held
+
+
+def test_a_process_counts_nothing_of_the_one_that_started_it():
+    held = torch.ones(2**30, dtype=torch.uint8)
+    program = "from engine.memory import most_resident; print(most_resident())"
+    said = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert int(said) < held.nbytes <= most_resident()
 
 
 def test_the_heap_is_trimmed_after_growth_and_then_measured_anew():
