@@ -8,10 +8,11 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging as transformers_logging
 
+from engine import float8
 from engine.auto import class_for
 from engine.quantized import hold_in_float8, keep_trainable, loading
 
@@ -58,7 +59,8 @@ def verify(result: Path, base: str, probe: Path, device: str = "cpu", quantizati
 
 def _load(source: str, dtype: torch.dtype, device: str, quantization: str = "none") -> Any:
     how = loading(quantization, dtype, torch.device(device))
-    model: Any = class_for(source).from_pretrained(source, dtype=dtype, **how)
+    whole = float8.unpacking(AutoConfig.from_pretrained(source).to_dict())
+    model: Any = class_for(source).from_pretrained(source, **{"dtype": dtype, **whole, **how})
     if not how:
         model.to(device)
     keep_trainable(model)
