@@ -136,7 +136,7 @@ def build(spec: RunSpec, mesh: Mesh | None = None, dtype: torch.dtype | None = N
     attention.register()
     experts.register()
     mesh = mesh or Mesh()
-    context.register(mesh.context)
+    context.register(mesh.splits)
     device = choose_device(spec.training)
     dtype = dtype or choose_dtype(spec, device)
     model = _load(spec, device, dtype, mesh)

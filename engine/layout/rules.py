@@ -94,18 +94,6 @@ def _context(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
             "This model's attention first picks the tokens it looks at, which takes the whole sequence.",
             "Set Context to 1, and Shard higher.",
         )
-    heads = text.get("num_attention_heads")
-    groups = text.get("num_key_value_heads") or heads
-    if not isinstance(heads, int) or not isinstance(groups, int):
-        return
-    local, local_groups = heads // degrees.tensor, max(1, groups // degrees.tensor)
-    if local % ways or (local_groups % ways and ways % local_groups):
-        yield Refusal(
-            "layout.context",
-            f"For attention each device takes whole heads of the whole sequence; {local} heads on {local_groups} "
-            f"key-value heads do not divide among {ways}.",
-            "Choose a smaller Context degree.",
-        )
 
 
 def _whole(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
