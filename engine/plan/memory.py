@@ -12,7 +12,12 @@ from engine.plan.activations import Activations
 from engine.plan.parameters import Kind, Parameters
 from engine.plan.recipe import Recipe
 
-WIDE = ("attention", "mlp", "shared_experts", "experts")  # kinds of weights that a quantised base keeps in fewer bytes
+WIDE: tuple[Kind, ...] = (
+    "attention",
+    "mlp",
+    "shared_experts",
+    "experts",
+)  # kinds of weights that a quantised base keeps in fewer bytes
 LOGIT_BYTES = 6  # of a trainer that keeps logits: one in bfloat16, and its float32 copy in the loss
 SHIFTED_BYTES = 2  # and a copy of them without the last token, where there are several sequences
 PREFETCHED = 2  # layers that are whole at once: the one that computes and the next
@@ -119,13 +124,18 @@ def _slices(model: Model, degrees: Degrees, kind: Kind) -> int:
 
 
 def _bytes(counts: Mapping[Kind, int], recipe: Recipe) -> dict[Kind, float]:
-    return {kind: number * (recipe.weights if kind in WIDE else recipe.others) for kind, number in counts.items()}
+    width = dict.fromkeys(WIDE, recipe.weights)
+    if recipe.experts is not None:
+        width["experts"] = recipe.experts
+    return {kind: number * width.get(kind, recipe.others) for kind, number in counts.items()}
 
 
 def resident(model: Model, recipe: Recipe, degrees: Degrees) -> float:
     """Bytes of base weights that stay on a device."""
-    sizes = _bytes(model.parameters.by_kind, recipe)
-    return sum(size * share(model, recipe, degrees, kind, sharded=recipe.reshards) for kind, size in sizes.items())
+    counts = model.parameters.by_kind
+    pieces = _bytes(counts, recipe).items()
+    scales = recipe.scales * sum(number for kind, number in counts.items() if kind in WIDE and kind != "experts")
+    return scales + sum(size * share(model, recipe, degrees, kind, sharded=recipe.reshards) for kind, size in pieces)
 
 
 def layer_bytes(model: Model, recipe: Recipe, degrees: Degrees) -> int:
