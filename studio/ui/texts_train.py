@@ -13,6 +13,8 @@ EN = {
     "train.model_none": "There is no model yet that can be trained.",
     "train.model_add": "Add a model",
     "train.method": "Method",
+    "train.reward_add": "Add a reward…",
+    "train.reward_choice": "{name} · {words}",
     "train.start_from": "Start from",
     "train.start_fresh": "The model as it is",
     "train.name": "Name of the run",
@@ -30,6 +32,7 @@ EN = {
     "train.start_about": "Start · about {time} on {device}",
     "train.start_steps": "Start · {steps} steps",
     "train.fetching": "Downloading from the Hub…",
+    "train.making": "Making the tasks…",
     "train.checking": "Checking every row of {name}…",
     "train.unusable": "None of this can be trained on.",
     "train.rows": "{rows} {kind}",
@@ -43,6 +46,10 @@ EN = {
     "train.epoch": "1 epoch",
     "train.steps": "{n} steps",
     "train.more": "Learning rate {rate}, batch {batch}, up to {tokens} tokens a row, {held} of the rows held out.",
+    "train.more_sampled": (
+        "Learning rate {rate}, {batch} prompts a step with {answers} answers of up to {tokens} tokens, {held} of the "
+        "rows held out."
+    ),
     "train.length_auto": "as many as 99 of 100 rows need",
     "train.device": "Runs on {device}, {free} free",
     "train.device_none": "No worker is running: the run will wait in the queue.",

@@ -177,9 +177,10 @@ class State(Cards):
         return gr.update(choices=choices, value=value, visible=len(choices) > 1)
 
     def offered(self, looked: learning.Looked, values: form.Values) -> Updates:
-        """What only some models have: a thinking budget where the chat template knows reasoning."""
+        """What is not everywhere: rewards to add, and a thinking budget where the template knows reasoning."""
         reasons = bool(values.get(BUDGET)) or previews.reasons(looked.first.survey if looked.first else None)
-        return self.form.offer(BUDGET, there=reasons and values.get(form.METHOD) == "grpo")
+        samples = values.get(form.METHOD) == "grpo"
+        return {self.reward: gr.update(visible=samples), **self.form.offer(BUDGET, there=reasons and samples)}
 
     def fitted(self, chosen: views.Chosen) -> Updates:
         """Will it fit, and the button that makes it fit; and look again while the plan is made."""

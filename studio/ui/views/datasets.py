@@ -19,9 +19,22 @@ def counted(dataset: Dataset) -> str:
     return text("train.rows", rows=figures.count(dataset.usable), kind=kind)
 
 
+def status_words(dataset: Dataset, *, declared: bool = False) -> str:
+    """Its status in words: tasks are made, not downloaded; `declared`: a person has said what the columns hold."""
+    if dataset.status == "fetching" and dataset.source == "tasks":
+        return text("status.making")
+    return text("status.declared" if declared and dataset.status == "unusable" else f"status.{dataset.status}")
+
+
+def state(dataset: Dataset, *, declared: bool = False) -> Html:
+    """The badge of a dataset."""
+    shape = "ready" if declared and dataset.status == "unusable" else dataset.status
+    return badge(shape, status_words(dataset, declared=declared))
+
+
 def choice(dataset: Dataset) -> tuple[str, str]:
     """Label and id for a dropdown."""
-    about = counted(dataset) if dataset.status == "ready" else text(f"status.{dataset.status}")
+    about = counted(dataset) if dataset.status == "ready" else status_words(dataset)
     return text("models.choice", name=dataset.name, facts=about), dataset.id
 
 
@@ -35,7 +48,8 @@ def line(dataset: Dataset | None, *, declared: bool = False) -> Html:
     if dataset is None:
         return many()
     if dataset.status in BUSY:
-        word = text("train.fetching") if dataset.status == "fetching" else text("train.checking", name=dataset.name)
+        made = "train.making" if dataset.source == "tasks" else "train.fetching"
+        word = text(made) if dataset.status == "fetching" else text("train.checking", name=dataset.name)
         return el("div", meter(None), el("p", word, cls="quiet small"), role="status")
     if declared and dataset.status == "unusable":
         return el("p", text("datasets.declared"), cls="words", role="status")
@@ -87,7 +101,7 @@ def card(dataset: Dataset) -> Html:
         facts.insert(0, el("span", figures.size(dataset.bytes)))
     return el(
         "article",
-        el("div", el("h2", link(dataset.name, "/datasets", id=dataset.id)), badge(dataset.status), cls="tile-head"),
+        el("div", el("h2", link(dataset.name, "/datasets", id=dataset.id)), state(dataset), cls="tile-head"),
         found_in(dataset),
         el("div", facts, cls="facts-line"),
         el("div", foot(dataset), cls="tile-foot"),
@@ -141,7 +155,7 @@ def top(dataset: Dataset, model: Model | None = None, way: Way = AS_IN_DATA) -> 
     back = link(text("datasets.all"), "/datasets", cls="small")
     parts: list[Child] = [
         el("div", back, style="padding-top:18px"),
-        heading(dataset.name, badge(dataset.status), actions),
+        heading(dataset.name, state(dataset, declared=bool(way.declared)), actions),
         figures_of(dataset),
     ]
     if dataset.status in BUSY:
