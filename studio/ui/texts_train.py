@@ -70,6 +70,7 @@ EN = {
     "fit.adapter": "adapter",
     "fit.optimizer": "optimizer",
     "fit.activations": "activations",
+    "fit.cache": "answers being sampled",
     "fit.buffers": "buffers and process",
     "fit.free": "free",
     "fit.cpu": "this CPU",
