@@ -60,6 +60,7 @@ EN = {
     "measured.ratio": "Ratio to what was sampled",
     "measured.clip_ratio": "Tokens held by clipping",
     "measured.logps/difference": "Distance from sampling",
+    "measured.sampling/logp_difference": "Distance of the server from the engine",
     "measured.kl": "KL to the start",
     # Tasks of reasoning-gym
     "task.chain_sum": "Sums and differences",

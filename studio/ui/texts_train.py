@@ -45,12 +45,13 @@ EN = {
     "train.epochs": "{n} epochs",
     "train.epoch": "1 epoch",
     "train.steps": "{n} steps",
-    "train.more": "Learning rate {rate}, batch {batch}, up to {tokens} tokens a row, {held} of the rows held out.",
+    "train.more": "Learning rate {rate}, batch {batch}, {length}, {held} of the rows held out.",
     "train.more_sampled": (
         "Learning rate {rate}, {batch} prompts a step with {answers} answers of up to {tokens} tokens, {held} of the "
         "rows held out."
     ),
-    "train.length_auto": "as many as 99 of 100 rows need",
+    "train.length": "up to {n} tokens a row",
+    "train.length_auto": "as many tokens as 99 of 100 rows need",
     "train.device": "Runs on {device}, {free} free",
     "train.device_none": "No worker is running: the run will wait in the queue.",
     "train.gone_dataset": "The dataset {name} was deleted.",

@@ -32,9 +32,9 @@ def state(dataset: Dataset, *, declared: bool = False) -> Html:
     return badge(shape, status_words(dataset, declared=declared))
 
 
-def choice(dataset: Dataset) -> tuple[str, str]:
+def choice(dataset: Dataset, *, declared: bool = False) -> tuple[str, str]:
     """Label and id for a dropdown."""
-    about = counted(dataset) if dataset.status == "ready" else status_words(dataset)
+    about = counted(dataset) if dataset.status == "ready" else status_words(dataset, declared=declared)
     return text("models.choice", name=dataset.name, facts=about), dataset.id
 
 
@@ -143,8 +143,10 @@ def remove(dataset: Dataset) -> Html:
     )
 
 
-def top(dataset: Dataset, model: Model | None = None, way: Way = AS_IN_DATA) -> Html:
-    """Name, status, figures, and what is wrong with the whole of it."""
+def top(
+    dataset: Dataset, model: Model | None = None, way: Way = AS_IN_DATA, survey: Mapping[str, Any] | None = None
+) -> Html:
+    """Name, status, figures, and what is wrong with the whole of it; `survey`: what was found of the rows read so."""
     told = {"level": way.level, "kind": way.declared.kind or "", "columns": pairs(way.declared.columns)}
     start = url("/", dataset=dataset.id, model=model.id if model else "", **told)
     actions = (
@@ -156,7 +158,7 @@ def top(dataset: Dataset, model: Model | None = None, way: Way = AS_IN_DATA) -> 
     parts: list[Child] = [
         el("div", back, style="padding-top:18px"),
         heading(dataset.name, state(dataset, declared=bool(way.declared)), actions),
-        figures_of(dataset),
+        figures_of(dataset, survey if way.declared else None),
     ]
     if dataset.status in BUSY:
         parts.append(el("div", line(dataset), cls="card"))
@@ -195,13 +197,15 @@ def section(title: str, body: Child) -> Html:
     return el("section", el("h2", title, style="margin-bottom:8px"), body)
 
 
-def figures_of(dataset: Dataset) -> Html:
-    """Rows, usable, size, kind and origin as figures."""
+def figures_of(dataset: Dataset, survey: Mapping[str, Any] | None = None) -> Html:
+    """Rows, usable, size, kind and origin as figures; of rows read as a person says, what the `survey` found."""
+    known = {"kind": dataset.kind, "usable": dataset.usable, **(survey or {})}
+    kind, usable = known["kind"] or "", known["usable"]
     pairs = [
-        (text("datasets.kind"), words("kind", dataset.kind)),
+        (text("datasets.kind"), words("kind", kind)),
         (text("datasets.rows"), figures.count(dataset.rows)),
-        (text("datasets.usable"), figures.count(dataset.usable)),
-        (text("datasets.aside"), figures.count(aside(dataset))),
+        (text("datasets.usable"), figures.count(usable)),
+        (text("datasets.aside"), figures.count(max(dataset.rows - usable, 0))),
         (text("datasets.size"), figures.size(dataset.bytes)),
         (text("datasets.source"), text(f"source.{dataset.source}")),
     ]

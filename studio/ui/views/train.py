@@ -79,7 +79,7 @@ def method(spec: RunSpec | None, devices: Sequence[dict[str, Any]]) -> Html:
             cls="words",
         )
     most = spec.data.max_length
-    tokens = text("train.length_auto") if most is None else figures.count(most)
+    longest = text("train.length_auto") if most is None else text("train.length", n=figures.count(most))
     batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
     told = {
         "rate": figures.scientific(spec.optimizer.learning_rate),
@@ -90,7 +90,7 @@ def method(spec: RunSpec | None, devices: Sequence[dict[str, Any]]) -> Html:
         answers, most = spec.method.num_generations, spec.method.max_completion_length
         more = text("train.more_sampled", answers=figures.count(answers), tokens=figures.count(most), **told)
     else:
-        more = text("train.more", tokens=tokens, **told)
+        more = text("train.more", length=longest, **told)
     settings = text(
         "train.settings",
         method=text(f"method.{spec.method.type}"),

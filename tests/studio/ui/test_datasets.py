@@ -3,7 +3,9 @@
 import pytest
 
 from engine.rewards import known
+from engine.rows import Declared
 from studio.db.tables import Dataset
+from studio.previews import Way
 from studio.ui.views import datasets, train
 
 
@@ -34,3 +36,16 @@ def test_every_reward_on_offer_is_told_in_words_and_those_of_an_installation_by_
     choices = {value: label for label, value in train.rewards([*known(), "politeness"])}
     assert choices.pop("politeness") == "politeness"
     assert [label for value, label in choices.items() if value and "·" not in label] == []
+
+
+def test_rows_that_are_read_as_a_person_says_are_counted_as_such():
+    odd = dataset("unusable")
+    odd.rows, odd.usable = 9, 0
+    way = Way(declared=Declared("chat", {"prompt": "frage", "completion": "antwort"}))
+    shown = str(datasets.top(odd, way=way, survey={"kind": "chat", "usable": 8}))
+    assert "read as you say" in shown
+    assert "chats" in shown
+    assert "<b>8</b>" in shown
+    assert "<b>1</b>" in shown
+    assert "None of this can be trained on" not in shown
+    assert "read as you say" in datasets.choice(odd, declared=True)[0]
