@@ -12,6 +12,7 @@ from engine.spec import RunSpec
 METHODS: dict[str, dict[str, Any]] = {
     "sft": {"type": "sft"},
     "dpo": {"type": "dpo"},
+    "kto": {"type": "kto", "undesirable_weight": 1.5},
     "grpo": {
         "type": "grpo",
         "rewards": {"length:3": 1.0},
@@ -38,7 +39,7 @@ class Cell:
     recompute: bool = False
     micro_batches: int = 4
     checkpoint: Literal["", "saved", "resumed"] = ""
-    method: Literal["sft", "dpo", "grpo"] = "sft"
+    method: Literal["sft", "dpo", "kto", "grpo"] = "sft"
     everything: bool = False
     base: Literal["", "nf4", "fp8"] = ""
 
@@ -194,7 +195,7 @@ def quick(families: list[str]) -> Iterator[Cell]:
 
 
 def _aligned(families: list[str]) -> Iterator[Cell]:
-    for method in ("dpo", "grpo"):
+    for method in ("dpo", "kto", "grpo"):
         for degrees in ALIGNED:
             if "qwen3" in families:
                 yield Cell("qwen3", degrees, method=method)
