@@ -148,6 +148,12 @@ def _packed(spec: RunSpec, config: Mapping[str, Any], degrees: Degrees) -> Itera
             "The scales of this base's 8-bit floats belong to blocks, which a cut within a layer would tear.",
             "Set Tensor to 1, and Shard or Expert higher.",
         )
+    if spec.lora.use_dora and (published or (training.quantization == "nf4" and degrees.processes > 1)):
+        yield Refusal(
+            "lora.use_dora",
+            "DoRA measures each whole weight, and this base keeps them packed.",
+            "Turn off DoRA, or choose a base in bfloat16.",
+        )
     if training.quantization == "nf4" and degrees.tensor > 1:
         yield Refusal(
             "training.quantization",
