@@ -26,6 +26,7 @@ from engine.spec import RunSpec, at_length
 ROW = 500  # characters
 LENGTHS = (256, 512, 1024, 2048)
 PROMPTS = ANSWERS = 8
+HOT = 5.0  # a temperature at which answers do not end
 MIB = 2**20
 
 
@@ -62,10 +63,11 @@ def spec_of(model: str, rows: Path, dtype: str, length: int, recompute: bool) ->
 
 
 def grpo_of(model: str, rows: Path, dtype: str, tokens: int, recompute: bool) -> RunSpec:
-    """Three steps of eight prompts, with eight answers of at most so many tokens to each."""
+    """Two steps of eight prompts, with eight answers of at most so many tokens to each."""
     spec = spec_of(model, rows, dtype, 1024, recompute)
-    how = {"type": "grpo", "rewards": {"regex:e": 1.0}, "num_generations": ANSWERS, "max_completion_length": tokens}
-    training = spec.training.model_dump() | {"gradient_accumulation_steps": PROMPTS}
+    how = {"type": "grpo", "rewards": {"regex:q": 1.0}, "num_generations": ANSWERS, "max_completion_length": tokens}
+    how |= {"temperature": HOT}
+    training = spec.training.model_dump() | {"gradient_accumulation_steps": PROMPTS, "max_steps": 2}
     return RunSpec.model_validate({**spec.model_dump(), "method": how, "training": training})
 
 
