@@ -176,6 +176,7 @@ def _started(run: Run) -> Started:
         trained_tokens=counts.trained_tokens,
         total_tokens=counts.total_tokens,
         devices=built.mesh.world.size,
+        hosts=built.mesh.hosts(),
         layout=str(built.mesh.degrees),
         layout_why=planned.why if (planned := run.folder.planned_layout()) else "",
         micro_batches=run.plan.accumulation,
