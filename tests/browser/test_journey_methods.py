@@ -87,7 +87,7 @@ def test_rewards_and_answers_are_seen_and_the_result_can_be_talked_to(
     finish(page)
     if settings is ON_TWO:
         drawn(page, "cpu:1")
-        page.get_by_role("tab", name=text("run.tab_settings")).click()
+        page.get_by_role("tab", name=text("run.settings")).click()
         page.get_by_text("shard 2").first.wait_for()
         page.screenshot(path=screenshots / f"journey-{name}-layout.png", full_page=True)
         page.get_by_role("tab").first.click()
