@@ -37,11 +37,11 @@ Row = dict[str, Any]
 
 
 def additions(seed: int) -> Iterator[Row]:
-    """Sums of two numbers up to 15, each pair once."""
-    pairs = [(a, b) for a in range(1, 16) for b in range(1, 16)]
+    """Sums of a number below 20 and a digit, each pair once."""
+    pairs = [(a, b) for a in range(20) for b in range(10)]
     random.Random(seed).shuffle(pairs)
     for a, b in pairs:
-        yield {"prompt": f"What is {a} + {b}? Reply with the number only.", "answer": str(a + b)}
+        yield {"prompt": f"Reply with the number only: {a} + {b} =", "answer": str(a + b)}
 
 
 def exercises(seed: int) -> Iterator[Row]:
@@ -140,7 +140,7 @@ def spec_of(model: str, dataset: str, method: Row, *, steps: int, rate: float, b
             "model": model,
             "data": {"dataset": dataset, "eval_fraction": 0.0, "max_length": 512, "packing": False},
             "method": method,
-            "optimizer": {"learning_rate": rate, "lr_scheduler_type": "constant", "warmup_steps": 2},
+            "optimizer": {"learning_rate": rate, "lr_scheduler_type": "linear", "warmup_steps": 2},
             "training": {"max_steps": steps, "per_device_train_batch_size": batch, "seed": seed},
             "saving": {"sample_prompts": 0},
         }
