@@ -1,7 +1,8 @@
 """`python -m bench.plan`: peaks of memory of real runs on the CPU, beside what was planned for them.
 
 Each configuration is a run of its own in a process of its own, with three steps and nothing else; its peak is the one
-that the run's own events tell. The rows are the engine's own source code as text, packed.
+that the run's own events tell. The rows are the engine's own source code as text, packed. With `--answers` it is GRPO:
+eight prompts a step, eight answers of so many tokens each.
 """
 
 import argparse
@@ -14,16 +15,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from engine import events
-from engine.events import Step
+from engine.events import Started, Step
 from engine.plan.choice import plan
 from engine.plan.here import here
 from engine.plan.planner import Planner
 from engine.plan.twin import read_config
 from engine.rundir import RunDir
-from engine.spec import RunSpec
+from engine.spec import RunSpec, at_length
 
 ROW = 500  # characters
 LENGTHS = (256, 512, 1024, 2048)
+PROMPTS = ANSWERS = 8
 MIB = 2**20
 
 
@@ -59,6 +61,20 @@ def spec_of(model: str, rows: Path, dtype: str, length: int, recompute: bool) ->
     return RunSpec.model_validate({"model": model, "data": data, "training": training, "saving": saving})
 
 
+def grpo_of(model: str, rows: Path, dtype: str, tokens: int, recompute: bool) -> RunSpec:
+    """Three steps of eight prompts, with eight answers of at most so many tokens to each."""
+    spec = spec_of(model, rows, dtype, 1024, recompute)
+    how = {"type": "grpo", "rewards": {"regex:e": 1.0}, "num_generations": ANSWERS, "max_completion_length": tokens}
+    training = spec.training.model_dump() | {"gradient_accumulation_steps": PROMPTS}
+    return RunSpec.model_validate({**spec.model_dump(), "method": how, "training": training})
+
+
+def write_prompts(path: Path) -> None:
+    """The same long question often, which is answered at length."""
+    row = {"prompt": "Tell me the whole story of how the sea came to be salty, as long as you can.", "answer": "e"}
+    path.write_text(f"{json.dumps(row)}\n" * 40, encoding="utf-8")
+
+
 def run(spec: RunSpec, folder: Path) -> tuple[int, int]:
     """(tokens of the largest step, peak bytes) of a run in a process of its own."""
     run_dir = RunDir(folder)
@@ -67,6 +83,22 @@ def run(spec: RunSpec, folder: Path) -> tuple[int, int]:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     steps = [event for _, event in events.read(run_dir.events) if isinstance(event, Step)]
     return max(step.tokens for step in steps), max(step.memory[0].peak for step in steps)
+
+
+def measure_answers(model: str, dtype: str, lengths: Sequence[int], recompute: bool) -> Iterator[Measured]:
+    """Answers of every length, one after the other; `tokens` are those of a whole answer and its prompt."""
+    planner = Planner(read_config(model))
+    with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
+        rows = Path(scratch) / "rows.jsonl"
+        write_prompts(rows)
+        for length in lengths:
+            spec, folder = grpo_of(model, rows, dtype, length, recompute), Path(scratch) / str(length)
+            _, peak = run(spec, folder)
+            began = next(event for _, event in events.read(RunDir(folder).events) if isinstance(event, Started))
+            prompt = began.total_tokens // began.train_rows
+            known = at_length(spec, prompt)
+            planned = plan(known, here(spec), planner=planner).chosen.needs
+            yield Measured(dtype, length, recompute, prompt + length, peak, planned.total)
 
 
 def measure(model: str, dtype: str, lengths: Sequence[int], recompute: bool) -> Iterator[Measured]:
@@ -90,9 +122,11 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--lengths", type=int, nargs="*", help="maximum lengths, in tokens")
     parser.add_argument("--recompute", action="store_true", help="recompute activations")
+    parser.add_argument("--answers", action="store_true", help="GRPO; the lengths are those of answers")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    for found in measure(asked.model, asked.dtype, asked.lengths or LENGTHS, asked.recompute):
+    measured = measure_answers if asked.answers else measure
+    for found in measured(asked.model, asked.dtype, asked.lengths or LENGTHS, asked.recompute):
         recompute = "recompute" if found.recompute else "         "
         line = f"{found.tokens:6,} tokens {recompute} {found.measured / MIB:8,.0f} MiB measured"
         shown = (

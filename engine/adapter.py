@@ -77,6 +77,22 @@ def save_result(
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def write_adapter(built: Built, folder: Path) -> None:
+    """Write the adapter as it is now in PEFT's format, whole or not at all; weights and config, nothing else.
+
+    All processes of a layout call this; the main one writes.
+    """
+    whole = gather(
+        {name: value.detach() for name, value in built.parameters().items()}, built.placements, keep=built.mesh.main
+    )
+    if not built.mesh.main:
+        return
+    partial = folder.with_name(f".{folder.name}.partial")
+    partial.mkdir(parents=True)
+    _save_weights(built, whole, base_name(built.source), partial)
+    partial.rename(folder)
+
+
 def _save_weights(built: Built, whole: Mapping[str, Tensor], base: str, folder: Path) -> None:
     if built.adapter is None:
         _save_model(built.model, whole, folder)

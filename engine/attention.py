@@ -5,7 +5,7 @@ attention layer. Each document attends to itself only. A model whose attention c
 at a time instead; which of the two it is, is not guessed from names but measured (`engine.isolation`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,14 +78,19 @@ def attend(
     documents: Documents | None = asked.get("documents")
     if _watching:
         _note(_watching[-1], attention_mask, asked)
-    how = Scoring(
+    how = scoring(query, asked)
+    return attention_kernels.attend(query, key, value, documents or Documents((query.shape[2],)), how), None
+
+
+def scoring(query: Tensor, asked: Mapping[str, Any]) -> Scoring:
+    """How a layer turns products into weights, by what it asked for."""
+    return Scoring(
         scale=asked["scaling"] if asked.get("scaling") is not None else query.shape[-1] ** -0.5,
         dropout=asked.get("dropout", 0.0),
         window=asked.get("sliding_window"),
         softcap=asked.get("softcap"),
         sinks=asked.get("s_aux"),
     )
-    return attention_kernels.attend(query, key, value, documents or Documents((query.shape[2],)), how), None
 
 
 def _note(witness: Witness, mask: Tensor | None, asked: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from engine import attention, earlier, experts, fused, isolation, lora, optimizers, quantized, whole
+from engine import attention, earlier, experts, float8, fused, isolation, lora, nf4, optimizers, quantized, whole
 from engine.auto import class_for
 from engine.devices import choose_device, choose_dtype, exact
 from engine.failure import Failure
@@ -136,7 +136,7 @@ def build(spec: RunSpec, mesh: Mesh | None = None, dtype: torch.dtype | None = N
     attention.register()
     experts.register()
     mesh = mesh or Mesh()
-    context.register(mesh.context)
+    context.register(mesh.splits)
     device = choose_device(spec.training)
     dtype = dtype or choose_dtype(spec, device)
     model = _load(spec, device, dtype, mesh)
@@ -230,17 +230,23 @@ def _adapt_experts(model: Any, settings: LoRA) -> None:
 
 
 def _load(spec: RunSpec, device: torch.device, dtype: torch.dtype, mesh: Mesh) -> Any:
+    cut = shard.loading(mesh.degrees)
+    host = torch.device("cpu")  # packed weights are cut once they are all there
     try:
-        how = quantized.loading(spec.training.quantization, dtype, device)
-        split = {"experts_implementation": experts.NAME, **shard.loading(mesh.degrees)}
-        model: Any = class_for(spec.model).from_pretrained(spec.model, dtype=dtype, **how, **split)
+        packed = quantized.loading(spec.training.quantization, dtype, host if cut else device)
+        how = {"dtype": dtype, "experts_implementation": experts.NAME, **(packed or cut)}
+        with float8.kept():
+            model: Any = class_for(spec.model).from_pretrained(spec.model, **how)
     except OSError as error:
         raise Failure("model_unreadable", f"{_shown(spec)} could not be loaded: {error}", ADVICE) from error
     except (ValueError, KeyError, ImportError) as error:
         raise Failure("model_unknown", f"{_shown(spec)} cannot be trained: {error}", ADVICE) from error
-    if how:
-        quantized.keep_trainable(model)
-    elif not mesh.degrees.sharded:  # else it is already where it belongs, piece by piece
+    float8.install(model)
+    if packed:
+        nf4.install(model, dtype)
+        shard.cut(model, mesh.degrees)
+        nf4.bring(model, device)
+    elif not cut:  # else it is already where it belongs, piece by piece
         model.to(device)
     model.requires_grad_(spec.training.full_finetuning)
     model.eval()

@@ -6,14 +6,16 @@ from dataclasses import replace
 import numpy as np
 
 from engine.batches import MicroBatch, Samples
+from engine.failure import Failure
 from engine.prompts import Prompt
 from engine.rewards import Case, Grader
-from engine.rollouts import Answer, Group, advantages, gather
+from engine.rollouts import Answer, Group, advantages, gather, told_apart
 from engine.sampling import Draw, Sampled, Thinking
 from engine.spec import GRPO
 from engine.trainer import Trainer
 
 AT_ONCE = 64  # answers that grow in one batch
+MOST_APART = 1.0  # nats a token, on average, between a server that has these weights and the engine
 
 
 class Exam:
@@ -45,9 +47,28 @@ class Exam:
         """A group per prompt, batch by batch, in which every answer knows how much better it is than the others."""
         rows = [row for batch in batches for row in batch.rows]
         groups = self.groups(rows, self.settings.num_generations, key)
+        if self.trainer.server is not None:
+            self._score(groups)
         better_GA = advantages(np.stack([group.rewards for group in groups]), self.settings.scale_rewards)
         told = iter(group.compared(row.tolist()) for group, row in zip(groups, better_GA, strict=True))
         return [[next(told) for _ in batch.rows] for batch in batches]
+
+    def _score(self, groups: Sequence[Group]) -> None:
+        """Note what these weights think of answers that a server drew: that is what the ratios compare with.
+
+        Raises Failure when the server thinks so differently that it cannot be sampling from these weights.
+        """
+        trainer, temperature = self.trainer, self.settings.temperature
+        batches = [gather([group], temperature, mask_truncated=False) for group in groups]
+        mine = [trainer.logprobs(batch).tolist() for batch in trainer.share(batches)]
+        scored = trainer.built.mesh.together(mine, len(batches))
+        for group, logprobs in zip(groups, scored, strict=True):
+            known = iter(logprobs)
+            for answer in group.answers:
+                answer.sampled.logprobs = [next(known) for _ in answer.sampled.ids]
+        if (apart := told_apart([answer.sampled for group in groups for answer in group.answers])) > MOST_APART:
+            message = f"The sampling server's log-probabilities are {apart:.1f} off on average: it has another model."
+            raise Failure("sampling_server_differs", message, ["Have it serve the base model of this run."])
 
     def lessons(self, groups: Sequence[Sequence[Group]]) -> list[MicroBatch]:
         """Micro-batches of the groups that say anything: without a KL term, those whose answers differ in reward."""

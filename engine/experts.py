@@ -14,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from engine import float8
+from engine.products import grouped
+
 NAME = "atelier_experts"
 ALIGNMENT = 8  # columns and rows of a grouped product, in elements: torch's kernels want 16 bytes
 UP, DOWN = ("gate_up_proj", "up_proj"), "down_proj"
@@ -22,6 +25,7 @@ UP, DOWN = ("gate_up_proj", "up_proj"), "down_proj"
 def register() -> None:
     """Offer `NAME` to every model of transformers; doing it twice is harmless."""
     ALL_EXPERTS_FUNCTIONS.register(NAME, forward)
+    float8.register(NAME, forward)
 
 
 def modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -80,7 +84,10 @@ def forward(experts: Any, hidden_ND: Tensor, chosen_NK: Tensor, weights_NK: Tens
 def _product(experts: Any, matrix: str, rows: Tensor, expert_S: Tensor, ends_E: Tensor) -> Tensor:
     """Each row through its expert's matrix, bias and adapter; rows come sorted by expert."""
     weight = getattr(experts, matrix)
-    out = _grouped(rows, weight if experts.is_transposed else weight.transpose(1, 2), ends_E)
+    if hasattr(experts, f"{matrix}_scale_inv"):
+        out = float8.grouped_product(experts, matrix, rows, ends_E)
+    else:
+        out = grouped(rows, weight if experts.is_transposed else weight.transpose(1, 2), ends_E)
     if experts.has_bias:
         out = out + getattr(experts, f"{matrix}_bias")[expert_S]
     if not hasattr(experts, "lora_A") or experts.adapter_off:
@@ -88,12 +95,4 @@ def _product(experts: Any, matrix: str, rows: Tensor, expert_S: Tensor, ends_E: 
     a, b = experts.lora_A[matrix].to(rows.dtype), (experts.lora_B[matrix] * experts.lora_scale).to(rows.dtype)
     if lacking := -a.shape[1] % ALIGNMENT:
         a, b = F.pad(a, (0, 0, 0, lacking)), F.pad(b, (0, lacking))
-    return out + _grouped(_grouped(rows, a.transpose(1, 2), ends_E), b.transpose(1, 2), ends_E)
-
-
-def _grouped(rows_SI: Tensor, weight_EIO: Tensor, ends_E: Tensor) -> Tensor:
-    """Rows of each expert times its matrix (S, O); torch's kernel, or one product per expert in float64."""
-    if rows_SI.dtype == torch.float64:
-        found: Tensor = torch.ops.transformers.grouped_mm_fallback(rows_SI, weight_EIO, ends_E)
-        return found
-    return F.grouped_mm(rows_SI, weight_EIO, offs=ends_E)
+    return out + grouped(grouped(rows, a.transpose(1, 2), ends_E), b.transpose(1, 2), ends_E)

@@ -29,6 +29,8 @@ def train_steps(run: Run, last: Last) -> None:
     try:
         _steps(run, last)
     finally:
+        if run.trainer.server is not None and run.mesh.main:
+            run.trainer.server.forget()
         _settle(run, wait=True)
     _take_best(run)
 

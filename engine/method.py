@@ -160,6 +160,19 @@ class GRPO(Section):
     mask_truncated_completions: bool = Field(
         default=False, title="Skip cut answers", description="Learn nothing from answers that the limit cut off."
     )
+    use_vllm: bool = Field(
+        default=False,
+        title="Sample from vLLM",
+        description="Answers come from the vLLM server of this installation, which is given the adapter before each "
+        "sampling. They are drawn from all tokens.",
+    )
+
+    @model_validator(mode="after")
+    def a_server_draws_from_all_tokens(self) -> "GRPO":
+        """What a server left out of its draws is not told, and ratios would be of another set of tokens."""
+        if self.use_vllm and (self.top_k or self.top_p < 1.0 or self.min_p or self.thinking_budget):
+            raise ValueError("use_vllm needs top_p 1, and top_k, min_p and thinking_budget 0")
+        return self
 
     @model_validator(mode="after")
     def an_answer_fits_behind_the_thought(self) -> "GRPO":

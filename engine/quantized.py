@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BitsAndBytesConfig
 
+from engine import nf4
 from engine.extras import has_bitsandbytes
 from engine.failure import Failure
 
@@ -40,15 +40,7 @@ def _why_no_float8(device: torch.device, dtype: torch.dtype) -> str:
 
 def loading(quantization: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     """What `from_pretrained` has to be told to read the base in 4 bits; nothing otherwise."""
-    if quantization != "nf4":
-        return {}
-    config = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
-    return {"quantization_config": config, "device_map": {"": device}}
+    return nf4.loading(dtype, device) if quantization == "nf4" else {}
 
 
 def keep_trainable(model: nn.Module) -> None:

@@ -59,9 +59,10 @@ def summary(run: Run, last_step: int) -> str:
             f"Stopped early at step {last_step} of {run.total}: {patience} evaluations in a row were not better."
         )
     if run.best is not None and run.best.step == run.trainer.step:
-        said.append(
-            f"The {what} is that of step {run.trainer.step}, where the eval loss was lowest: {run.best.loss:.4g}."
-        )
+        where = f"the eval loss was lowest: {run.best.loss:.4g}"
+        if run.spec.method.type == "grpo":  # its loss is minus the reward
+            where = f"the held-out rows were rewarded most: {-(run.best.loss or 0.0):.4g}"
+        said.append(f"The {what} is that of step {run.trainer.step}, where {where}.")
     else:
         said.append(f"The {what} is that of the last step, {run.trainer.step}.")
     return " ".join(said)

@@ -127,8 +127,15 @@ def measured(groups: Sequence[Group]) -> dict[str, float]:
     for name in answers[0].grade.parts:
         parts = [answer.grade.parts[name] for answer in answers]
         found[f"rewards/{name.partition(':')[0]}"] = mean([part for part in parts if part is not None])
+    apart = told_apart([answer.sampled for answer in answers])
+    found |= {"sampling/logp_difference": apart} if np.isfinite(apart) else {}
     missing = sum(answer.grade.reward is None for answer in answers)
     return found | ({"rewards/missing": missing / len(answers)} if missing else {})
+
+
+def told_apart(answers: Sequence[Sampled]) -> float:
+    """Mean distance of what a server told of its draws from what the engine thinks, nats; NaN where none drew."""
+    return mean([abs(mine - told) for one in answers for mine, told in zip(one.logprobs, one.told, strict=False)])
 
 
 def mean(values: Any) -> float:

@@ -20,7 +20,8 @@ from engine.layout.degrees import degrees_of
 from engine.layout.mesh import Mesh, join, processes
 from engine.memory import Heap
 from engine.rundir import RunDir, StopReason
-from engine.spec import RunSpec, at_length
+from engine.sampling_server import Server
+from engine.spec import GRPO, RunSpec, at_length
 from engine.stopping import Signals, Stopped
 from engine.trainer import Trainer
 from engine.writer import Writer
@@ -71,6 +72,8 @@ class Run:
 def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) -> Run:
     """Data first (its faults show soonest), then the model, then the newest whole checkpoint."""
     check_possible(spec)
+    samples_elsewhere = isinstance(spec.method, GRPO) and spec.method.use_vllm
+    server = Server.reached(folder.sampler) if samples_elsewhere else None
     mesh = join(degrees_of(spec.layout, processes()), choose_device(spec.training))
     torch.manual_seed(spec.training.seed)
     say(Phase(phase="loading_data"))
@@ -91,7 +94,7 @@ def load(folder: RunDir, spec: RunSpec, say: Say, signals: Signals, last: Last) 
     say(Phase(phase="loading_model"))
     built = build(spec, mesh)
     mesh.once(lambda: disk.check(folder.path, disk.needed(built.sizes, built.width, spec)))
-    trainer = Trainer(built, spec.optimizer, stops)
+    trainer = Trainer(built, spec.optimizer, stops, server)
     run = Run(
         folder=folder,
         spec=spec,

@@ -71,6 +71,11 @@ class RunDir:
         return self.path / "reference.safetensors"
 
     @property
+    def sampler(self) -> Path:
+        """The adapter as it is now, for a server that samples answers from it."""
+        return self.path / "sampler"
+
+    @property
     def adapter(self) -> Path:
         """The result in PEFT's format."""
         return self.path / "adapter"

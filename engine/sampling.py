@@ -64,6 +64,7 @@ class Sampled:
 
     `logprobs`: over the kept set, nats; `mass`: log of the kept set's probability; `entropy`: of what was drawn from;
     `kept`: the kept ids, None where nothing was left out. `truncated`: it reached the limit without a stop token.
+    `told`: log-probabilities as the server tells them that drew the tokens, where one did; `entropy` is then unknown.
     `forced`: the places in `ids` of tokens that were not drawn but put there, to close a thought; nothing is learned
     from them.
     """
@@ -73,6 +74,7 @@ class Sampled:
     mass: list[float] = field(default_factory=list)
     entropy: list[float] = field(default_factory=list)
     kept: list[NDArray[np.int32] | None] = field(default_factory=list)
+    told: list[float] = field(default_factory=list)
     truncated: bool = True
     forced: range = range(0)
 

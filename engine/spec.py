@@ -350,6 +350,13 @@ class RunSpec(Section):
             raise ValueError("adapter_from is for adapters: turn off full_finetuning, or start from the model itself")
         return self
 
+    @model_validator(mode="after")
+    def a_server_is_given_an_adapter(self) -> "RunSpec":
+        """A sampling server has the base model, and gets the adapter alone."""
+        if isinstance(self.method, GRPO) and self.method.use_vllm and self.training.full_finetuning:
+            raise ValueError("use_vllm is for adapters: turn off full_finetuning, or let the engine sample")
+        return self
+
     @field_validator("method", mode="before")
     @classmethod
     def a_method_without_its_name_is_sft(cls, method: Any) -> Any:

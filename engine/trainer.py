@@ -22,6 +22,7 @@ from engine.layout.exchange import gathered
 from engine.layout.gradients import Gradients
 from engine.rollouts import Group
 from engine.sampling import Draw, Sampled
+from engine.sampling_server import Server
 from engine.spec import Optimizer
 
 T = TypeVar("T")
@@ -53,8 +54,12 @@ class Stepped:
 class Trainer:
     """One adapter in training. `step` counts the optimizer steps done, skipped ones included."""
 
-    def __init__(self, built: Built, settings: Optimizer, stop_ids: Sequence[int]) -> None:
+    def __init__(
+        self, built: Built, settings: Optimizer, stop_ids: Sequence[int], server: Server | None = None
+    ) -> None:
+        """`server`: samples in the engine's place."""
         self.built = built
+        self.server = server
         self.step = 0
         self._stop_ids = list(stop_ids)
         self._max_norm = settings.max_grad_norm
@@ -149,6 +154,9 @@ class Trainer:
         self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], draw: Draw, max_new_tokens: int
     ) -> list[list[Sampled]]:
         """Answers drawn from the weights as they are, one per seed of a prompt's row in `seeds`."""
+        if self.server is not None:
+            self.server.update(self.built, self.step)
+            return self.server.sample(prompts, seeds, draw, self._stop_ids, max_new_tokens)
         return sampling.sample(self.built, prompts, seeds, draw, self._stop_ids, max_new_tokens)
 
     def save(self) -> state.Snapshot:

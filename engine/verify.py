@@ -8,9 +8,11 @@ import torch
 from peft import PeftModel, get_peft_model_state_dict
 from safetensors import safe_open
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging as transformers_logging
 
+from engine import float8
 from engine.auto import class_for
 from engine.quantized import hold_in_float8, keep_trainable, loading
 
@@ -57,7 +59,8 @@ def verify(result: Path, base: str, probe: Path, device: str = "cpu", quantizati
 
 def _load(source: str, dtype: torch.dtype, device: str, quantization: str = "none") -> Any:
     how = loading(quantization, dtype, torch.device(device))
-    model: Any = class_for(source).from_pretrained(source, dtype=dtype, **how)
+    whole = float8.unpacking(AutoConfig.from_pretrained(source).to_dict())
+    model: Any = class_for(source).from_pretrained(source, **{"dtype": dtype, **whole, **how})
     if not how:
         model.to(device)
     keep_trainable(model)
@@ -68,7 +71,7 @@ def _fault(tuned: Any, result: Path, found: tuple[float, float], limits: tuple[f
     """What is wrong with what was loaded; empty if nothing is."""
     saved = {name: value for path in result.glob("*.safetensors") for name, value in load_file(path).items()}
     is_adapter = isinstance(tuned, PeftModel)
-    loaded = get_peft_model_state_dict(tuned, save_embedding_layers=False) if is_adapter else tuned.state_dict()
+    loaded = get_peft_model_state_dict(tuned, save_embedding_layers=False) if is_adapter else _as_stored(tuned)
     if not saved or saved.keys() - loaded.keys() or (is_adapter and saved.keys() != loaded.keys()):
         return f"{len(loaded)} of {len(saved)} tensors were loaded"
     if any(not torch.equal(value, loaded[name].to(value.device, value.dtype)) for name, value in saved.items()):
@@ -80,6 +83,12 @@ def _fault(tuned: Any, result: Path, found: tuple[float, float], limits: tuple[f
         f"its logits differ from the trainer's (divergence {divergence:.2g} nats, at most {most_divergence:.2g}; "
         f"difference {difference:.2g} of their spread, at most {most_difference:.2g})"
     )
+
+
+def _as_stored(model: Any) -> dict[str, torch.Tensor]:
+    """A model's weights by their names in files; many classes rename and join what they read (experts, one by one)."""
+    found: dict[str, torch.Tensor] = revert_weight_conversion(model, model.state_dict())
+    return found
 
 
 def _divergence(expected_TV: torch.Tensor, found_TV: torch.Tensor) -> float:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
 
+from engine.auto import class_for
 from engine.layout import shard
 from engine.layout.degrees import Degrees
 
@@ -21,7 +21,7 @@ def base_weights(model: nn.Module, source: str, degrees: Degrees) -> Iterator[No
     """
     shard.settle(model)
     kind = next(model.parameters()).dtype
-    original: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind, **shard.loading(degrees))
+    original: Any = class_for(source).from_pretrained(source, dtype=kind, **shard.loading(degrees))
     _exchange(model, original)
     try:
         yield

@@ -41,6 +41,10 @@ class Curves:
     def __contains__(self, key: str) -> bool:
         return bool(self.devices) if key == "memory" else self._place(key)[1] in self._place(key)[0]
 
+    def mirrored(self, key: str) -> bool:
+        """Whether a curve only says again what another one says better: an eval loss that is minus a reward."""
+        return key == f"{EVAL}loss" and f"{EVAL}{METRICS}reward" in self
+
     def of(self, key: str) -> Numbers:
         """The values of a curve, NaN for a gap; only gaps where the run did not measure it."""
         if key == "memory":

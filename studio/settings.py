@@ -29,6 +29,11 @@ class Settings(BaseSettings):
         default=SecretStr(""), description="Asked for in front of every page and route when set."
     )
     max_upload_mib: int = Field(default=2048, ge=1, description="Largest upload, MiB.")
+    vllm_url: str = Field(
+        default="",
+        description="A vLLM server that GRPO runs may sample from, such as http://127.0.0.1:8000 (methods.md); for web "
+        "server and workers alike.",
+    )
     lease_seconds: float = Field(
         default=30.0, gt=0, description="A worker silent for longer has lost its runs and devices."
     )

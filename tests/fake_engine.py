@@ -117,7 +117,10 @@ def told(kind: str, texts: list[str]) -> list[dict[str, object]]:
     return [{"id": number, "text": text, **about} for number, text in enumerate(texts)]
 
 
-PARTS = ("weights", "adapter", "gradients", "optimizer", "activations", "gathered", "head", "dispatch", "reserve")
+PARTS = (
+    *("weights", "adapter", "gradients", "optimizer", "activations"),
+    *("cache", "gathered", "head", "dispatch", "reserve"),
+)
 
 
 def planned(asked: dict[str, Any]) -> dict[str, object]:

@@ -9,6 +9,7 @@ from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import nn
 
 from engine import experts, lora
+from engine.devices import exact
 from engine.layout import expert, tensor
 from engine.layout.mesh import Mesh
 from engine.layout.placement import Placement, Placements
@@ -33,9 +34,8 @@ def plain_to_peft(model: Any) -> Iterator[None]:
 def place(model: Any, mesh: Mesh, seed: int) -> Placements:
     """Start every adapter from its name and the seed, keep this process's piece; where each piece belongs, by name."""
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLinear)}
-    if mesh.degrees.sharded:
-        for layer in layers.values():
-            _make_whole(layer)
+    for layer in layers.values():
+        _make_whole(layer, exact(model.dtype))
     lora.seed_adapter(model, seed)
     lora.speed_up(model)
     placements: Placements = {}
@@ -56,12 +56,12 @@ def place(model: Any, mesh: Mesh, seed: int) -> Placements:
     return placements
 
 
-def _make_whole(layer: Any) -> None:
-    """A and B in the shape of the whole layer: PEFT may have measured a piece of its weight."""
+def _make_whole(layer: Any, dtype: torch.dtype) -> None:
+    """A and B exact, in the shape of the whole layer: PEFT measures a weight, which may be a piece, or in 8 bits."""
     base = layer.base_layer
     a, b = layer.lora_A[lora.ADAPTER], layer.lora_B[lora.ADAPTER]
-    a.weight = nn.Parameter(a.weight.new_zeros(a.weight.shape[0], base.in_features))
-    b.weight = nn.Parameter(b.weight.new_zeros(base.out_features, b.weight.shape[1]))
+    a.weight = nn.Parameter(a.weight.new_zeros(a.weight.shape[0], base.in_features, dtype=dtype))
+    b.weight = nn.Parameter(b.weight.new_zeros(base.out_features, b.weight.shape[1], dtype=dtype))
 
 
 @torch.no_grad()

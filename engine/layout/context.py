@@ -2,10 +2,12 @@
 
 Around each attention layer the processes of a team swap (Ulysses): from all heads of one stretch to some heads of the
 whole sequence, and back. Between the swaps attention is the one of a single device, borders of documents, windows and
-sinks included. Where there are fewer key-value heads than processes, heads are repeated before the swap; autograd sums
-the copies' derivatives.
+sinks included. Where there are fewer key-value heads than processes, as many neighbours swap as there are heads for;
+each then has some heads of a longer stretch, and keys and values go round a ring of those that have the same heads.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,7 @@ from engine import attention
 from engine.batches import Bools, Ints, MicroBatch
 from engine.layout.exchange import swapped
 from engine.layout.mesh import ONLY_THIS, Group
+from engine.layout.ring import attend as ring_attention
 
 NAME = "atelier_documents_split"
 
@@ -24,12 +27,12 @@ NAME = "atelier_documents_split"
 class _Team:
     """The team that attention layers swap with; one per process, since a process trains one model."""
 
-    group: Group = ONLY_THIS
+    splits: Mapping[int, tuple[Group, Group]] = {1: (ONLY_THIS, ONLY_THIS)}
 
 
-def register(group: Group) -> None:
-    """Offer `NAME` to every model of transformers, for this team."""
-    _Team.group = group
+def register(splits: Mapping[int, tuple[Group, Group]]) -> None:
+    """Offer `NAME` to every model of transformers, for a team that can be split like this (`Mesh.splits`)."""
+    _Team.splits = splits
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, attention.no_mask)
 
@@ -38,14 +41,15 @@ def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, **asked: Any
 ) -> tuple[Tensor, None]:
     """`attention.attend` for a stretch: q (1, H, t, D), k and v (1, G, t, D) -> (1, t, H, D)."""
-    group = _Team.group
-    if (copies := group.size // key.shape[1]) > 1:
-        key, value = (heads.repeat_interleave(copies, 1) for heads in (key, value))
-    query, key, value = (swapped(heads, 1, 2, group) for heads in (query, key, value))
+    swap, ring = _Team.splits[math.gcd(max(_Team.splits), key.shape[1])]
+    query, key, value = (swapped(heads, 1, 2, swap) for heads in (query, key, value))
     if asked.get("s_aux") is not None:
-        asked["s_aux"] = asked["s_aux"].chunk(group.size)[group.index]
-    out, _ = attention.attend(module, query, key, value, mask, **asked)
-    return swapped(out, 1, 2, group), None
+        asked["s_aux"] = asked["s_aux"].chunk(swap.size)[swap.index]
+    if ring.size == 1:
+        out, _ = attention.attend(module, query, key, value, mask, **asked)
+    else:
+        out = ring_attention(query, key, value, asked["documents"], attention.scoring(query, asked), ring)
+    return swapped(out, 1, 2, swap), None
 
 
 @dataclass(frozen=True)

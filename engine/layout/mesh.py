@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -40,6 +41,25 @@ class Group:
         dist.all_gather(parts, value.contiguous(), group=self.handle)
         return parts
 
+    def passing(self, value: Tensor, by: int = 1) -> Callable[[], Tensor]:
+        """Begin to pass a tensor on by so many places; what is given back waits for the one that arrives.
+
+        All of the group call it, with tensors of one shape, which stay as they are until then.
+        """
+        to, origin = (self.index + by) % self.size, (self.index - by) % self.size
+        if to == self.index:
+            return lambda: value
+        sent = value.contiguous().view(-1)
+        found = torch.empty_like(sent)
+        come, go = ([len(sent) * (one == other) for one in range(self.size)] for other in (origin, to))
+        work = dist.all_to_all_single(found, sent, come, go, group=self.handle, async_op=True)
+
+        def arrived() -> Tensor:
+            work.wait()
+            return found.view(value.shape)
+
+        return arrived
+
 
 ONLY_THIS = Group()
 
@@ -50,7 +70,8 @@ class Mesh:
 
     `tensor`, `context`, `expert`: those that share one layer, one sequence, one set of experts. `batches`: those with
     micro-batches of their own (same slice, same stretch). `slices`: those with the same slice of every layer, whose
-    gradients belong together. `holders`: those that keep the same experts.
+    gradients belong together. `holders`: those that keep the same experts. `splits`: how `context` attends, by how many
+    ways heads are dealt out: those that swap heads, and those that pass keys round.
     """
 
     degrees: Degrees = field(default_factory=Degrees)
@@ -62,6 +83,7 @@ class Mesh:
     batches: Group = ONLY_THIS
     slices: Group = ONLY_THIS
     holders: Group = ONLY_THIS
+    splits: Mapping[int, tuple[Group, Group]] = field(default_factory=dict)
 
     @property
     def main(self) -> bool:
@@ -126,17 +148,38 @@ def join(degrees: Degrees, device: torch.device) -> Mesh:
     tensor, context, batch, expert = (
         getattr(degrees, f"{name}_index") for name in ("tensor", "context", "batch", "expert")
     )
+    team = _group(degrees, lambda one: (batch(one), tensor(one)))
     return Mesh(
         degrees=degrees,
         rank=rank,
         world=Group(degrees.processes, rank, dist.group.WORLD),
         tensor=_group(degrees, lambda one: (batch(one), context(one))),
-        context=_group(degrees, lambda one: (batch(one), tensor(one))),
+        context=team,
+        splits=_splits(degrees, team),
         expert=_group(degrees, lambda one: one // degrees.expert),
         batches=_group(degrees, lambda one: (context(one), tensor(one))),
         slices=_group(degrees, tensor),
         holders=_group(degrees, expert),
     )
+
+
+def _splits(degrees: Degrees, team: Group) -> dict[int, tuple[Group, Group]]:
+    """Every way to split a team that shares a sequence, into neighbours that swap heads and rings across them."""
+    found = {1: (ONLY_THIS, team), team.size: (team, ONLY_THIS)}
+    for ways in (ways for ways in range(2, team.size) if team.size % ways == 0):
+        found[ways] = (
+            _group(degrees, partial(_neighbours, degrees, ways)),
+            _group(degrees, partial(_ring, degrees, ways)),
+        )
+    return found
+
+
+def _neighbours(degrees: Degrees, ways: int, one: int) -> tuple[int, ...]:
+    return degrees.batch_index(one), degrees.tensor_index(one), degrees.context_index(one) // ways
+
+
+def _ring(degrees: Degrees, ways: int, one: int) -> tuple[int, ...]:
+    return degrees.batch_index(one), degrees.tensor_index(one), degrees.context_index(one) % ways
 
 
 def _group(degrees: Degrees, shared: Callable[[int], Any]) -> Group:

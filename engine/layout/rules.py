@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.layout.degrees import Degrees
+from engine.published import in_float8
 from engine.spec import RunSpec
 
 EXPERT_COUNTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -27,7 +28,7 @@ def refusals(spec: RunSpec, config: Mapping[str, Any], degrees: Degrees) -> list
     """Everything about a layout that cannot be, the first being the one to tell."""
     text = config.get("text_config") or config
     found = [*_experts(text, degrees), *_tensor(spec, text, degrees), *_context(text, degrees), *_whole(spec, degrees)]
-    return [*found, *_experts_adapters(spec)]
+    return [*found, *_packed(spec, config, degrees), *_experts_adapters(spec)]
 
 
 def _experts(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
@@ -93,18 +94,6 @@ def _context(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
             "This model's attention first picks the tokens it looks at, which takes the whole sequence.",
             "Set Context to 1, and Shard higher.",
         )
-    heads = text.get("num_attention_heads")
-    groups = text.get("num_key_value_heads") or heads
-    if not isinstance(heads, int) or not isinstance(groups, int):
-        return
-    local, local_groups = heads // degrees.tensor, max(1, groups // degrees.tensor)
-    if local % ways or (local_groups % ways and ways % local_groups):
-        yield Refusal(
-            "layout.context",
-            f"For attention each device takes whole heads of the whole sequence; {local} heads on {local_groups} "
-            f"key-value heads do not divide among {ways}.",
-            "Choose a smaller Context degree.",
-        )
 
 
 def _whole(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
@@ -130,17 +119,46 @@ def _whole(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
             "DoRA measures each whole weight, and on this layout no device has one.",
             "Turn off DoRA, or split by Data only.",
         )
-    if training.quantization != "none":
-        yield Refusal(
-            "training.quantization",
-            "A quantised base is packed in blocks that are not cut while it loads.",
-            "Turn off quantisation, or split by Data only.",
-        )
     if spec.optimizer.optim == "adamw_8bit" and (degrees.tensor > 1 or degrees.expert > 1):
         yield Refusal(
             "optimizer.optim",
             "8-bit states are kept in blocks over whole matrices, which this layout cuts.",
             "Choose adamw_torch_fused or adamw_bf16.",
+        )
+
+
+def _packed(spec: RunSpec, config: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
+    """What weights in 4 or 8 bits do not allow."""
+    training, published = spec.training, in_float8(config)
+    if published and training.full_finetuning:
+        yield Refusal(
+            "training.full_finetuning",
+            "This base was published in 8-bit floats, whose steps are too coarse to be trained.",
+            "Train an adapter, or choose a release of the model in bfloat16.",
+        )
+    if published and training.quantization != "none":
+        yield Refusal(
+            "training.quantization",
+            "This base was published in 8-bit floats, and is kept like that.",
+            "Set Quantised base to none.",
+        )
+    if published and degrees.tensor > 1:
+        yield Refusal(
+            "layout.tensor",
+            "The scales of this base's 8-bit floats belong to blocks, which a cut within a layer would tear.",
+            "Set Tensor to 1, and Shard or Expert higher.",
+        )
+    if training.quantization == "nf4" and degrees.tensor > 1:
+        yield Refusal(
+            "training.quantization",
+            "A base in 4 bits is packed in blocks along whole rows, which a cut within a layer would tear.",
+            "Set Tensor to 1 and Shard higher, or turn off quantisation.",
+        )
+    if training.quantization == "fp8" and degrees.sharded:
+        yield Refusal(
+            "training.quantization",
+            "A base is rounded to 8-bit floats row by row once it is loaded, when a device of this layout has no rows.",
+            "Choose nf4, or a release of the model in 8-bit floats, or split by Data only.",
         )
 
 

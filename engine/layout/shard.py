@@ -8,8 +8,10 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, TypeVar
 
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from transformers.distributed.configuration_utils import DistributedConfig
+from transformers.distributed.utils import initialize_distributed_mesh
 
 from engine.layout.degrees import Degrees
 
@@ -28,6 +30,18 @@ def loading(degrees: Degrees) -> dict[str, Any]:
         ep_implementation="all_to_all",
     )
     return {"distributed_config": config}
+
+
+def cut(model: Any, degrees: Degrees) -> None:
+    """Cut the frozen weights of a model that had to be loaded whole, as `loading` has it done meanwhile."""
+    if not degrees.sharded:
+        return
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    if head is not None and head.weight is embedding.weight:  # FSDP2 wants one owner for every weight
+        head.weight = nn.Parameter(embedding.weight.detach().clone(), requires_grad=False)
+    config = loading(degrees)["distributed_config"]
+    _, mesh = initialize_distributed_mesh(config)
+    type(model).maybe_distribute_model(model, config, mesh)
 
 
 def open_forward(model: Any) -> None:

@@ -12,6 +12,7 @@ from engine.spec import RunSpec
 METHODS: dict[str, dict[str, Any]] = {
     "sft": {"type": "sft"},
     "dpo": {"type": "dpo"},
+    "kto": {"type": "kto", "undesirable_weight": 1.5},
     "grpo": {
         "type": "grpo",
         "rewards": {"length:3": 1.0},
@@ -30,7 +31,7 @@ class Cell:
     """One family on one layout; `micro_batches` per step over all devices; `recompute`: activations in backward.
 
     `method`: what is learned, from rows of its own; `everything`: all weights, no adapter. `checkpoint`: the state
-    after step 3 is saved, or read instead of training the first three steps.
+    after step 3 is saved, or read instead of training the first three steps. `base`: held in 4 bits, or published in 8.
     """
 
     family: str
@@ -38,18 +39,25 @@ class Cell:
     recompute: bool = False
     micro_batches: int = 4
     checkpoint: Literal["", "saved", "resumed"] = ""
-    method: Literal["sft", "dpo", "grpo"] = "sft"
+    method: Literal["sft", "dpo", "kto", "grpo"] = "sft"
     everything: bool = False
+    base: Literal["", "nf4", "fp8"] = ""
+
+    @property
+    def model(self) -> str:
+        """Name of the folder of its base model."""
+        return f"{self.family}-published-fp8" if self.base == "fp8" else self.family
 
     @property
     def reference(self) -> str:
         """Name of the one-process trace that it is compared with."""
-        return f"{self.family}-{self.method}-{self.micro_batches}{'-everything' * self.everything}"
+        return f"{self.family}{self.base}-{self.method}-{self.micro_batches}{'-everything' * self.everything}"
 
     @property
     def layout(self) -> str:
         """The layout as a person reads it, with what else is asked of it."""
-        more = ["all weights"] * self.everything + [self.method.upper()] * (self.method != "sft")
+        more = [f"{self.base} base"] * bool(self.base) + ["all weights"] * self.everything
+        more += [self.method.upper()] * (self.method != "sft")
         more += ["recomputed"] * self.recompute + [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
         return ", ".join([str(self.degrees), *more, *([self.checkpoint] if self.checkpoint else [])])
 
@@ -74,7 +82,7 @@ class Cell:
         targets = "all-linear+experts" if self.family in ROUTED else "all-linear"
         return RunSpec.model_validate(
             {
-                "model": str(folder / self.family),
+                "model": str(folder / self.model),
                 "data": {"dataset": "made up"},
                 "method": METHODS[self.method],
                 "lora": {"r": 4, "lora_alpha": 8, "target_modules": targets},
@@ -84,6 +92,7 @@ class Cell:
                     "max_steps": 5,
                     "gradient_checkpointing": self.recompute,
                     "full_finetuning": self.everything,
+                    "quantization": "nf4" if self.base == "nf4" else "none",
                 },
                 "layout": asdict(self.degrees),
             }
@@ -144,7 +153,10 @@ HARDER = (Degrees(shard=4), Degrees(shard=2, tensor=2), Degrees(shard=2, context
 """Layouts on which activations are also recomputed, with three micro-batches for the devices: one has no token."""
 
 WHOLE = (Degrees(data=2), Degrees(shard=2), Degrees(context=2), Degrees(shard=4), Degrees(data=2, shard=2))
-"""Layouts on which all weights are trained."""
+"""Layouts on which all weights are trained, and on which the base is in 4 or 8 bits."""
+
+SPREAD = (Degrees(shard=2, expert=2), Degrees(shard=4, expert=4), Degrees(shard=4, expert=2))
+"""Layouts on which the experts of a base in fewer bits are spread besides."""
 
 MOVED = ("qwen3_moe", "gpt_oss")
 """Families whose checkpoint is saved on four devices and resumed on two and on one."""
@@ -164,6 +176,7 @@ def full(families: list[str]) -> Iterator[Cell]:
     yield from _moved(families)
     yield from _aligned(families)
     yield from _everything(families)
+    yield from _packed(families)
 
 
 def quick(families: list[str]) -> Iterator[Cell]:
@@ -177,10 +190,12 @@ def quick(families: list[str]) -> Iterator[Cell]:
     yield from _moved([family for family in families if family == MOVED[0]])
     yield from (cell for cell in _aligned(families) if cell.degrees == ALIGNED[-1])
     yield from (cell for cell in _everything(families[:1]) if cell.degrees == WHOLE[-1] and not cell.checkpoint)
+    if "deepseek_v3" in families:
+        yield Cell("deepseek_v3", SPREAD[-1], base="fp8")
 
 
 def _aligned(families: list[str]) -> Iterator[Cell]:
-    for method in ("dpo", "grpo"):
+    for method in ("dpo", "kto", "grpo"):
         for degrees in ALIGNED:
             if "qwen3" in families:
                 yield Cell("qwen3", degrees, method=method)
@@ -196,6 +211,17 @@ def _everything(families: list[str]) -> Iterator[Cell]:
         yield Cell("llama", WHOLE[-1], everything=True, checkpoint="saved")
         yield Cell("llama", WHOLE[1], everything=True, checkpoint="resumed")
         yield Cell("llama", Degrees(), everything=True, checkpoint="resumed")
+
+
+def _packed(families: list[str]) -> Iterator[Cell]:
+    for degrees in (*WHOLE, SPREAD[0]):
+        for family in ("llama", "qwen3_moe"):
+            if family in families:
+                yield Cell(family, degrees, base="nf4")
+    for degrees in (*WHOLE, *SPREAD):
+        for family in ("deepseek_v3", "qwen3_moe"):
+            if family in families:
+                yield Cell(family, degrees, base="fp8")
 
 
 def _moved(families: list[str]) -> Iterator[Cell]:

@@ -1,9 +1,12 @@
 """Tiny random twins of model families: small enough for any machine, with every part that makes a family itself."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 SMALL: dict[str, Any] = {
@@ -98,3 +101,35 @@ def make_twin(
             torch.nn.init.normal_(value)
     model.save_pretrained(folder)
     return folder
+
+
+BLOCK = (4, 16)  # rows and columns of a twin's matrix that share a scale
+LARGEST = 448.0  # of the 8-bit floats
+WIDE = ("lm_head", "vision", "projector")  # in names of what is not published in them
+
+
+def publish_in_float8(folder: Path) -> Path:
+    """Turn a twin's folder into one that was published in 8-bit floats: all matrices of its layers but the routers."""
+    path, config = folder / "model.safetensors", folder / "config.json"
+    stored: dict[str, Tensor] = {}
+    for name, value in load_file(path).items():
+        inside = "layers." in name and not any(part in name for part in WIDE)
+        if value.dim() == 2 and inside and not name.endswith(".gate.weight"):
+            stored |= _in_blocks(name, value)
+        else:
+            stored[name] = value
+    save_file(stored, path, metadata={"format": "pt"})
+    wide = [f".*{part}.*" for part in WIDE]
+    told = {"quant_method": "fp8", "weight_block_size": list(BLOCK), "modules_to_not_convert": wide}
+    kept = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**kept, "quantization_config": told}), encoding="utf-8")
+    return folder
+
+
+def _in_blocks(name: str, value: Tensor) -> dict[str, Tensor]:
+    """A matrix in 8-bit floats, and what each block is to be multiplied by."""
+    rows, columns = (size // block for size, block in zip(value.shape, BLOCK, strict=True))
+    blocks = value.float().view(rows, BLOCK[0], columns, BLOCK[1])
+    scale = blocks.abs().amax((1, 3)) / LARGEST
+    small = (blocks / scale[:, None, :, None]).to(torch.float8_e4m3fn).view(value.shape)
+    return {name: small, f"{name}_scale_inv": scale}

@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.layout.degrees import Degrees
 from engine.layout.mesh import Mesh
 from engine.parity.cells import Cell
-from engine.parity.families import make_twin
+from engine.parity.families import make_twin, publish_in_float8
 from engine.parity.trace import trace
 
 PARTS = ("losses", "norms", "gradients", "weights")
@@ -40,8 +40,10 @@ def rows(cells: Iterable[Cell]) -> Iterator[Row]:
     wanted = [cell for cell in dict.fromkeys(cells) if cell.possible]
     with tempfile.TemporaryDirectory(prefix="atelier-parity-") as name:
         folder = Path(name)
-        for family in dict.fromkeys(cell.family for cell in wanted):
-            make_twin(family, folder / family)
+        for model, cell in {cell.model: cell for cell in wanted}.items():
+            make_twin(cell.family, folder / model)
+            if cell.base == "fp8":
+                publish_in_float8(folder / model)
         for cell in {cell.reference: cell for cell in wanted}.values():
             alone = replace(cell, degrees=Degrees(), recompute=False, checkpoint="")
             trace(alone.spec(folder), Mesh(), cell.micro_batches).save(folder / f"{cell.reference}.safetensors")

@@ -8,7 +8,7 @@ from engine.failure import Change, Failure
 from engine.layout.degrees import layout_of
 from engine.plan import changes, recipe
 from engine.plan.pace import Pace
-from engine.plan.planner import Chosen, Machine, Planner
+from engine.plan.planner import Chosen, Machine, Planner, longest_of
 from engine.plan.report import Plan
 from engine.plan.rows import Rows, steps
 from engine.plan.twin import read_config
@@ -33,7 +33,7 @@ def plan(
     model = planner.model(spec, machine.device)
     training = spec.training
     sequences = training.per_device_train_batch_size * training.gradient_accumulation_steps
-    tokens = sequences * (rows.filled(spec, length) if rows else length)
+    tokens = sequences * longest_of(spec, rows, length)
     if tokens_per_second:
         chosen = replace(
             chosen, pace=Pace(tokens / tokens_per_second, "as measured in earlier runs of this model here")
@@ -89,6 +89,8 @@ def _notes(planner: Planner, spec: RunSpec, machine: Machine, rows: Rows | None)
     made = planner.twin(spec, recipe.precision(spec, machine.device))
     if not made.packed:
         notes.append("Documents run one at a time: this model's attention cannot be replaced.")
+    if spec.method.type == "grpo":
+        notes.append("Answers are counted at their longest; where time is estimated, sampling them is not in it.")
     if rows is None:
         notes.append("The rows are not known: steps and time follow from training.max_steps alone.")
     return notes

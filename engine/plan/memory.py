@@ -1,7 +1,8 @@
 """Bytes on one device, part by part, at the moment of a step when they are most. Pure arithmetic.
 
-A step has three moments that can be the fullest: when the loss is computed (all activations, the head), when the
-backward pass begins (all activations, one layer's working set), and when it ends (all gradients).
+A step has moments that can be the fullest: when the loss is computed (all activations, the head), when the backward
+pass begins (all activations, one layer's working set), when it ends (all gradients); and, of methods that sample, when
+the answers are nearly written (their keys and values).
 """
 
 from collections.abc import Mapping
@@ -9,10 +10,16 @@ from dataclasses import dataclass, fields
 
 from engine.layout.degrees import Degrees
 from engine.plan.activations import Activations
+from engine.plan.answers import Sampling
 from engine.plan.parameters import Kind, Parameters
 from engine.plan.recipe import Recipe
 
-WIDE = ("attention", "mlp", "shared_experts", "experts")  # kinds of weights that a quantised base keeps in fewer bytes
+WIDE: tuple[Kind, ...] = (
+    "attention",
+    "mlp",
+    "shared_experts",
+    "experts",
+)  # kinds of weights that a quantised base keeps in fewer bytes
 LOGIT_BYTES = 6  # of a trainer that keeps logits: one in bfloat16, and its float32 copy in the loss
 SHIFTED_BYTES = 2  # and a copy of them without the last token, where there are several sequences
 PREFETCHED = 2  # layers that are whole at once: the one that computes and the next
@@ -27,6 +34,7 @@ class Needs:
     gradients: int
     optimizer: int
     activations: int
+    cache: int
     gathered: int
     head: int
     dispatch: int
@@ -41,7 +49,7 @@ class Needs:
     @property
     def buffers(self) -> int:
         """What is neither weights nor their training state nor activations."""
-        return self.gathered + self.head + self.dispatch + self.reserve
+        return self.cache + self.gathered + self.head + self.dispatch + self.reserve
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,13 @@ class Batch:
 
 
 def needs(
-    model: Model, recipe: Recipe, degrees: Degrees, activations: Activations, batch: Batch, reserve: int = 0
+    model: Model,
+    recipe: Recipe,
+    degrees: Degrees,
+    activations: Activations,
+    batch: Batch,
+    reserve: int = 0,
+    sampling: Sampling | None = None,
 ) -> Needs:
     """The parts at the fullest moment of a step on one device."""
     whole_layer = layer_bytes(model, recipe, degrees)
@@ -85,18 +99,23 @@ def needs(
     layers = (PREFETCHED * whole_layer if degrees.copy > 1 and recipe.reshards else 0) + recipe.unpacked
     early = gradients if recipe.keeps_gradients else 0
     moments = {
-        "the loss is computed": (early, kept, head, root),
-        "the backward pass begins": (early, kept + working, 0, root + layers + passing),
-        "the backward pass ends": (gradients, working, 0, root + layers + passing),
+        "the loss is computed": (early, kept, head, root, 0),
+        "the backward pass begins": (early, kept + working, 0, root + layers + passing, 0),
+        "the backward pass ends": (gradients, working, 0, root + layers + passing, 0),
     }
+    if sampling is not None:
+        slices = _slices(model, degrees, "attention")
+        cached, one_more = (round(size / slices) for size in (sampling.cache, sampling.working))
+        moments["answers are sampled"] = (0, one_more, sampling.choice, root + layers, cached)
     moment = max(moments, key=lambda name: sum(moments[name]))
-    now, alive, tiles, gathered = moments[moment]
+    now, alive, tiles, gathered, cache = moments[moment]
     return Needs(
         weights=round(resident(model, recipe, degrees)),
         adapter=0 if recipe.everything else round(trained * recipe.trained),
         gradients=now,
         optimizer=optimizer,
         activations=alive,
+        cache=cache,
         gathered=gathered,
         head=tiles,
         dispatch=dispatch_bytes(model, degrees, batch),
@@ -119,13 +138,18 @@ def _slices(model: Model, degrees: Degrees, kind: Kind) -> int:
 
 
 def _bytes(counts: Mapping[Kind, int], recipe: Recipe) -> dict[Kind, float]:
-    return {kind: number * (recipe.weights if kind in WIDE else recipe.others) for kind, number in counts.items()}
+    width = dict.fromkeys(WIDE, recipe.weights)
+    if recipe.experts is not None:
+        width["experts"] = recipe.experts
+    return {kind: number * width.get(kind, recipe.others) for kind, number in counts.items()}
 
 
 def resident(model: Model, recipe: Recipe, degrees: Degrees) -> float:
     """Bytes of base weights that stay on a device."""
-    sizes = _bytes(model.parameters.by_kind, recipe)
-    return sum(size * share(model, recipe, degrees, kind, sharded=recipe.reshards) for kind, size in sizes.items())
+    counts = model.parameters.by_kind
+    pieces = _bytes(counts, recipe).items()
+    scales = recipe.scales * sum(number for kind, number in counts.items() if kind in WIDE and kind != "experts")
+    return scales + sum(size * share(model, recipe, degrees, kind, sharded=recipe.reshards) for kind, size in pieces)
 
 
 def layer_bytes(model: Model, recipe: Recipe, degrees: Degrees) -> int:

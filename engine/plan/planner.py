@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from engine.layout.degrees import Degrees
-from engine.plan import activations, recipe
+from engine.plan import activations, answers, recipe
 from engine.plan.activations import Activations
+from engine.plan.answers import Sampling
 from engine.plan.catalogue import Device
 from engine.plan.layouts import possible
 from engine.plan.memory import Batch, Model, Needs, needs
@@ -17,7 +18,7 @@ from engine.plan.parameters import Kind
 from engine.plan.reserve import reserve_of
 from engine.plan.rows import Rows
 from engine.plan.twin import Twin, make
-from engine.spec import RunSpec, settings
+from engine.spec import GRPO, RunSpec, settings
 
 UNKNOWN_LENGTH = 2048  # tokens, while neither the spec nor the data say
 
@@ -50,6 +51,7 @@ class Planner:
     config: Any
     _twins: dict[Any, Twin] = field(default_factory=dict)
     _activations: dict[Any, Activations] = field(default_factory=dict)
+    _sampling: dict[Any, Sampling] = field(default_factory=dict)
 
     @cached_property
     def context_length(self) -> int | None:
@@ -104,7 +106,7 @@ class Planner:
         device, training = machine.device, spec.training
         dtype = recipe.precision(spec, device)
         kept, model = recipe.of(spec, dtype, self.config), self.model(spec, device)
-        longest = rows.filled(spec, length) if rows else length
+        longest = longest_of(spec, rows, length)
         local = -(-longest // degrees.context)
         sequences = training.per_device_train_batch_size
         batch = Batch(local * sequences, sequences, dtype.itemsize)
@@ -113,7 +115,9 @@ class Planner:
             found = _with_head(found, batch, model)
         checkpoint = round(model.trainable * (kept.trained + kept.optimizer))
         on_heap = 0 if training.gradient_checkpointing else found.kept  # else `engine.memory` maps them
-        memory = needs(model, kept, degrees, found, batch, reserve_of(device, checkpoint, on_heap))
+        reserve = reserve_of(device, checkpoint, on_heap)
+        sampling = self._sampled(spec, self.twin(spec, dtype), device.kind, rows, length, degrees.batches)
+        memory = needs(model, kept, degrees, found, batch, reserve, sampling)
         work = Work(
             tokens=batch.tokens,
             length=longest,
@@ -124,6 +128,19 @@ class Planner:
         flops = _cpu_flops(dtype) if device.kind == "cpu" else 0.0
         pace = estimate(model, device, degrees, work, flops)
         return Chosen(degrees, memory, pace)
+
+    def _sampled(
+        self, spec: RunSpec, made: Twin, kind: str, rows: Rows | None, length: int, batches: int
+    ) -> Sampling | None:
+        """What the method's sampling takes; None where it samples nothing."""
+        count = answers.at_once(spec, rows, batches)
+        if not isinstance(spec.method, GRPO) or not count:
+            return None
+        prompt = rows.filled(spec, length) if rows else length
+        key = (id(made), count, prompt + spec.method.max_completion_length, kind)
+        if key not in self._sampling:
+            self._sampling[key] = answers.measure(made, *key[1:3], kind=kind)
+        return self._sampling[key]
 
     def _measured(self, spec: RunSpec, made: Twin, kind: str, local: int) -> Activations:
         """Activations of a micro-batch: of one sequence and of two, and from these of any number."""
@@ -144,6 +161,14 @@ class Planner:
         if key not in self._activations:
             self._activations[key] = activations.measure(made, lengths, kind=kind, recompute=recompute)
         return self._activations[key]
+
+
+def longest_of(spec: RunSpec, rows: Rows | None, length: int) -> int:
+    """Tokens of the largest sequence: a row's, or those of a prompt and all its answers at their longest."""
+    own = rows.filled(spec, length) if rows else length
+    return own + (
+        spec.method.num_generations * spec.method.max_completion_length if isinstance(spec.method, GRPO) else 0
+    )
 
 
 def _with_head(found: Activations, batch: Batch, model: Model) -> Activations:

@@ -10,7 +10,10 @@ from engine.plan.catalogue import GIB
 from engine.plan.planner import Chosen, Machine
 from engine.spec import RunSpec, settings
 
-PARTS = ("weights", "adapter", "gradients", "optimizer", "activations", "gathered", "head", "dispatch", "reserve")
+PARTS = (
+    *("weights", "adapter", "gradients", "optimizer", "activations"),
+    *("cache", "gathered", "head", "dispatch", "reserve"),
+)
 _MORE = ("training.gradient_accumulation_steps", "data.max_length")
 
 

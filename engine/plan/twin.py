@@ -35,7 +35,8 @@ class Twin:
     """A model on the meta device. `parameters` are those of the whole base, `trainable` those of the whole adapter.
 
     `groups` are the kinds of layers; `model` keeps one layer of each. `everything`: there is no adapter, all weights
-    are trained. `packed`: documents run in one flat sequence, else one at a time.
+    are trained. `packed`: documents run in one flat sequence, else one at a time. `native`: the attention that the
+    model has by itself, with which it samples.
     """
 
     model: Any
@@ -46,6 +47,7 @@ class Twin:
     groups: tuple[Group, ...]
     dtype: torch.dtype
     everything: bool
+    native: str
     packed: bool = True
 
 
@@ -117,7 +119,8 @@ def _bare(config: Any, dtype: torch.dtype, adapted: RunSpec | None) -> Twin:
         with META:
             add_adapter(model, adapted)
     trainable = parameters.total if adapted is None else _trainable(model, trunk, groups)
-    return Twin(model, trunk, head, parameters, trainable, groups, dtype, everything=adapted is None)
+    native = model.config._attn_implementation
+    return Twin(model, trunk, head, parameters, trainable, groups, dtype, adapted is None, native)
 
 
 def _trainable(model: nn.Module, trunk: nn.Module, groups: tuple[Group, ...]) -> int:
@@ -134,7 +137,6 @@ def _learning(module: nn.Module) -> int:
 def _takes_documents(twin: Twin, ours: str) -> bool:
     """Whether this attention can take the place of the model's own; if not, the model has its own again."""
     attention.register()
-    native = twin.model.config._attn_implementation
     if not twin.model._can_set_attn_implementation():
         return False
     twin.model.set_attn_implementation(ours)
@@ -145,7 +147,7 @@ def _takes_documents(twin: Twin, ours: str) -> bool:
             return True
     except (TypeError, ValueError, RuntimeError, AttributeError):
         pass  # whatever it missed, it is run as it is
-    twin.model.set_attn_implementation(native)
+    twin.model.set_attn_implementation(twin.native)
     return False
 
 

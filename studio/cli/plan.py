@@ -25,6 +25,7 @@ PARTS = (
     ("gradients", "gradients", "magenta"),
     ("optimizer", "optimizer", "yellow"),
     ("activations", "activations", "green"),
+    ("cache", "answers being sampled", "bright_cyan"),
     ("gathered", "gathered layers", "bright_blue"),
     ("head", "head tiles", "bright_green"),
     ("dispatch", "rows to experts", "bright_magenta"),

@@ -51,6 +51,11 @@ def small(number: float | None) -> str:
     return scientific(number) if abs(number) < 0.01 else f"{number:,.1f}"
 
 
+def reward(loss: float | None) -> str:
+    """The mean reward that an eval loss of GRPO is the negative of."""
+    return small(None if loss is None else 0.0 - loss)
+
+
 def scientific(number: float | None) -> str:
     """0.00013 as 1.3e-4."""
     if number is None or not math.isfinite(number):

@@ -27,6 +27,17 @@ EN = {
     "method.grpo": "GRPO",
     "method.grpo_choice": "Reward what is right",
     "method.grpo_needs": "needs prompts, with answers to compare with",
+    # Rewards: what each is 1 for
+    "reward.exact_match": "the answer is the one in the data",
+    "reward.number_match": "its last number is that of the data",
+    "reward.math_equal": "it means the same mathematics",
+    "reward.regex": "the row's pattern is found; or write regex:PATTERN",
+    "reward.json_valid": "it is JSON",
+    "reward.json_schema": "it is JSON that fits the row's schema",
+    "reward.length": "it has up to 256 tokens; or write length:TOKENS",
+    "reward.reasoning_format": "it thinks, closes the thought, and answers",
+    "reward.finished": "it ends by itself",
+    "reward.reasoning_task": "the task that made the row says so",
     # What they measure, by the names that runs tell
     "measured.part": "Reward: {name}",
     "measured.rewards/chosen": "Reward of the better answers",
@@ -49,6 +60,7 @@ EN = {
     "measured.ratio": "Ratio to what was sampled",
     "measured.clip_ratio": "Tokens held by clipping",
     "measured.logps/difference": "Distance from sampling",
+    "measured.sampling/logp_difference": "Distance of the server from the engine",
     "measured.kl": "KL to the start",
     # Tasks of reasoning-gym
     "task.chain_sum": "Sums and differences",

@@ -86,6 +86,17 @@ def test_a_module_that_only_looks_like_a_norm_is_left_alone():
     assert not fused.fuse_norm(TwiceNorm(), torch.float32)
 
 
+class GatedNorm(nn.RMSNorm):
+    """As in the linear attention of Qwen3.5: it wants a gate besides."""
+
+    def forward(self, x, gate):
+        return super().forward(x) * torch.sigmoid(gate)
+
+
+def test_a_norm_that_wants_more_than_hidden_states_stays_as_it_is():
+    assert not fused.fuse_norm(GatedNorm(8, eps=1e-6), torch.float32)
+
+
 def test_a_norm_in_training_goes_its_own_way():
     module = nn.RMSNorm(16, eps=1e-6).requires_grad_(False)
     assert fused.fuse_norm(module, torch.float32)

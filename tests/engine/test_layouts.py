@@ -21,6 +21,7 @@ from tests.engine.test_batches import samples_of
 DEGREES = st.builds(Degrees, *[st.integers(1, 3)] * 3, st.just(1), st.integers(1, 3))
 DENSE = {"num_attention_heads": 8, "num_key_value_heads": 2}
 ROUTED = {**DENSE, "num_experts": 16}
+PUBLISHED = {**ROUTED, "quantization_config": {"quant_method": "fp8"}}
 
 
 def everything(lengths):
@@ -143,8 +144,8 @@ def test_a_trained_parameter_that_no_rule_places_is_refused():
         ({"lora": {"lora_dropout": 0.1}}, DENSE, Degrees(tensor=2), "lora.lora_dropout"),
         ({"lora": {"lora_dropout": 0.1}}, DENSE, Degrees(shard=2), ""),
         ({}, DENSE, Degrees(context=8), ""),
-        ({}, DENSE, Degrees(context=3), "layout.context"),
-        ({}, DENSE, Degrees(tensor=2, context=8), "layout.context"),
+        ({}, DENSE, Degrees(context=3), ""),
+        ({}, DENSE, Degrees(tensor=2, context=8), ""),
         ({}, {**DENSE, "layer_types": ["linear_attention"]}, Degrees(context=2), "layout.context"),
         ({}, {"text_config": {**DENSE, "index_topk": 8}}, Degrees(context=2), "layout.context"),
         ({"lora": {"use_dora": True}}, DENSE, Degrees(shard=2), "lora.use_dora"),
@@ -164,7 +165,15 @@ def test_a_trained_parameter_that_no_rule_places_is_refused():
             Degrees(shard=2),
             "optimizer.optim",
         ),
-        ({"training": {"quantization": "nf4"}}, DENSE, Degrees(shard=2), "training.quantization"),
+        ({"training": {"quantization": "nf4"}}, DENSE, Degrees(data=2, shard=2, context=2), ""),
+        ({"training": {"quantization": "nf4"}}, DENSE, Degrees(tensor=2), "training.quantization"),
+        ({"training": {"quantization": "nf4"}}, ROUTED, Degrees(shard=2, expert=2), ""),
+        ({"training": {"quantization": "fp8"}}, DENSE, Degrees(data=2), ""),
+        ({"training": {"quantization": "fp8"}}, DENSE, Degrees(shard=2), "training.quantization"),
+        ({"training": {"quantization": "nf4"}}, PUBLISHED, Degrees(), "training.quantization"),
+        ({"training": {"full_finetuning": True}}, PUBLISHED, Degrees(), "training.full_finetuning"),
+        ({}, PUBLISHED, Degrees(data=2, shard=2, context=2, expert=4), ""),
+        ({}, PUBLISHED, Degrees(tensor=2), "layout.tensor"),
         ({"optimizer": {"optim": "adamw_8bit"}}, DENSE, Degrees(tensor=2), "optimizer.optim"),
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from engine import nf4
 from engine.events import Finished, Step
 from engine.failure import Failure
 from engine.quantized import Float8Linear, check, hold_in_float8
@@ -66,3 +67,19 @@ def test_an_adapter_learns_on_a_base_in_eight_bit_floats(make_run, unproven, mon
     assert train(run.path) == 0
     steps = said(run, Step)
     assert steps[-1].loss < steps[0].loss
+
+
+def test_a_layer_in_four_bits_has_the_gradient_of_its_unpacked_weight():
+    library = pytest.importorskip("bitsandbytes")
+    layer = library.nn.Linear4bit(64, 48, bias=True, quant_type="nf4", compute_dtype=torch.float32)
+    layer = nn.ModuleList([layer.to("cpu")]).requires_grad_(False)
+    state = layer[0].weight.quant_state
+    whole = library.functional.dequantize_4bit(layer[0].weight.data, state)
+    assert nf4.install(layer, torch.float32) == 1
+    assert layer[0].weight.nbytes * 2 == whole.numel()
+    x = torch.randn(5, 64, requires_grad=True)
+    slope = torch.randn(5, 48)
+    (found,) = torch.autograd.grad(layer[0](x), x, slope)
+    assert torch.equal(found, slope @ whole)
+    assert float((layer[0](x) - layer[0](x.detach())).detach().abs().max()) < 1e-5
+    assert layer[0](x.detach().double()).dtype == torch.float64

@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from engine.adapter import _save_model, write_probe
+from engine.build import build
 from engine.events import Finished, Sample, Saved, Started, Step
 from engine.methods import METHODS
+from engine.parity.families import ROUTED
 from engine.spec import RunSpec
 from engine.train import train
+from engine.verify import verify
+from tests.engine.models import byte_tokenizer, make_tiny
 from tests.engine.runs import assert_resumes, pieces, said
 
 WHOLE = {"full_finetuning": True, "max_steps": 10}
@@ -48,6 +54,27 @@ def test_L08_the_model_folder_tells_nothing_about_this_machine(make_run, unprove
             assert secret.encode() not in path.read_bytes(), path.name
     assert "library_name: transformers" in (run.model / "README.md").read_text()
     assert json.loads((run.model / "atelier.json").read_text())["training"]["full_finetuning"]
+
+
+@pytest.mark.parametrize("family", sorted(ROUTED))  # whose classes join the experts, which files name one by one
+def test_L01_a_whole_model_with_routed_experts_loads_in_stock_transformers(family, tmp_path):
+    base, result, probe = (tmp_path / name for name in ("base", "result", "probe.safetensors"))
+    training = {"full_finetuning": True, "device": "cpu", "dtype": "float32"}
+    built = build(
+        RunSpec.model_validate({"model": str(make_tiny(family, base)), "data": {"dataset": "d"}, "training": training})
+    )
+    with torch.no_grad():
+        for value in built.parameters().values():
+            value.mul_(1.1)
+    _save_model(built.model, {}, result)
+    byte_tokenizer().save_pretrained(result)
+    write_probe(built, list(range(40)), probe)
+    verdict = verify(result, str(base), probe)
+    assert verdict["agrees"], verdict
+    assert verdict["effect"] > 1e-3
+    weights = load_file(result / "model.safetensors")
+    save_file({**weights, "model.lost.weight": torch.zeros(2)}, result / "model.safetensors", metadata={"format": "pt"})
+    assert "tensors were loaded" in verify(result, str(base), probe)["message"]
 
 
 @pytest.mark.parametrize(("optim", "dtype"), [("adamw_torch_fused", "float32"), ("adamw_bf16", "bfloat16")])

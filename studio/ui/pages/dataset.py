@@ -113,13 +113,15 @@ class OneDataset:
         dataset = subject.dataset
         if dataset is None:
             return {self.timer: gr.Timer(active=False)}
+        declared = bool(subject.way.declared)
         looked, shown = learning.look(session, subject, self.studio), possible(dataset, subject.model, subject.way)
+        survey = looked.first.survey if looked.first is not None else None
         return {
-            self.top: str(views.top(dataset, subject.model, looked.way if shown else subject.way)),
-            self.problems: str(views.problems(dataset)),
+            self.top: str(views.top(dataset, subject.model, looked.way if shown else subject.way, survey)),
+            self.problems: "" if declared else str(views.problems(dataset)),
             self.raw: str(views.as_in_file(dataset)),
             self.settings: gr.update(visible=shown),
-            self.left: gr.update(visible=shown or bool(views.problems_of(dataset))),
+            self.left: gr.update(visible=shown or (bool(views.problems_of(dataset)) and not declared)),
             **self.learning.show(subject, looked),
             self.mark: self.marked(dataset, looked),
             self.timer: gr.Timer(value=looked.pace, active=looked.waits or dataset.status in BUSY),

@@ -116,7 +116,7 @@ class Datasets:
         self.timer = gr.Timer(POLL_SECONDS, active=False)
         outputs = [self.adding, self.pane, self.timer]
         demo.load(handler(self.open), {self.pane}, [*outputs, *self.one.components()], **QUIET)
-        self.timer.tick(handler(self.load), self.pane, outputs, **QUIET)
+        self.timer.tick(handler(self.load), [self.pane, self.said], [*outputs, self.said], **QUIET)
         self.file.upload(handler(self.drop), [self.file, self.pane], [self.file, self.said, *outputs], **QUIET)
         fetch.click(handler(self.fetch), [hub_id, subset, split, self.pane], [hub_id, self.said, *outputs], **QUIET)
         make.click(handler(self.make), [task, rows, self.pane], [self.said, *outputs], **QUIET)
@@ -135,10 +135,12 @@ class Datasets:
                 return {self.pane: unknown(error)}
             return {self.pane: "", **self.one.open(session, dataset, query.get("model", ""), query.get("row", ""))}
 
-    def load(self, shown: str) -> Any:
-        """The list as it is now."""
+    def load(self, shown: str, said: str) -> Any:
+        """The list as it is now; that something is on its way is not said any longer than it is."""
         with self.studio.session() as session:
-            return self._show(session, shown)
+            busy = any(one.status in BUSY for one in datasets.list_datasets(session))
+            over = not busy and 'class="note busy"' in said
+            return *self._show(session, shown), gr.update(visible=False) if over else gr.skip()
 
     def _show(self, session: Session, shown: str) -> tuple[Any, ...]:
         found = datasets.list_datasets(session)

@@ -19,6 +19,7 @@ from studio.ui import chrome, form
 from studio.ui.chrome import QUIET, handler
 from studio.ui.pages import learning
 from studio.ui.pages import train_fit as fit
+from studio.ui.pages.train_cards import REWARDS
 from studio.ui.pages.train_state import BRIDGE, COLUMNS, KIND, LEVEL, Given, State, Updates, found
 from studio.ui.texts import text
 from studio.ui.views import datasets as dataset_views
@@ -45,6 +46,7 @@ class Train(State):
             pane.act(handler(self.acted), given, outputs, **QUIET)
         self.timer.tick(handler(self.tick), given, outputs, **QUIET)
         self.method.input(handler(self.chose), given, outputs, **QUIET)
+        self.reward.input(handler(self.rewarded), given | {self.reward}, outputs, **QUIET)
         for component in fields - {self.method}:
             component.input(handler(self.edited), given, outputs, trigger_mode="always_last", **QUIET)  # type: ignore[attr-defined]
         self.repair.click(handler(self.repaired), given, outputs, **QUIET)
@@ -132,6 +134,13 @@ class Train(State):
     def leveled(self, given: Given) -> Updates:
         """Another reasoning level: the setting follows, and so does what is shown."""
         return self._set(given, {LEVEL: given[self.learning.level] or ""})
+
+    def rewarded(self, given: Given) -> Updates:
+        """One reward more, as a line of the setting."""
+        name, lines = given[self.reward], str(given[self.form.fields[REWARDS]] or "").splitlines()
+        if name and name not in {form.weight_of(line)[0].partition(":")[0] for line in lines}:
+            lines.append(f"{name} = 1")
+        return self._set(given, {REWARDS: "\n".join(lines)}) | {self.reward: gr.update(value="")}
 
     def acted(self, given: Given, event: gr.EventData) -> Updates:
         """A row to turn to, a level, or what was said to a bridge."""

@@ -4,6 +4,7 @@ import gradio as gr
 from gradio.blocks import Block
 from gradio.components import Component
 
+from engine.rewards import known
 from studio.ui import chrome, form
 from studio.ui.pages.learning import POLL_SECONDS, Learning
 from studio.ui.texts import label, text
@@ -11,7 +12,8 @@ from studio.ui.views import fit
 from studio.ui.views import train as views
 
 FILES = [".jsonl", ".json", ".csv", ".parquet"]
-FRONT = ("method.grpo.rewards",)  # settings that everybody should look at
+REWARDS = "method.grpo.rewards"
+FRONT = (REWARDS,)  # settings that everybody should look at
 
 
 class Cards:
@@ -78,6 +80,15 @@ class Cards:
             self.head_method = chrome.sheet(views.step_head(3, text("train.method")))
             self.method = form.method_field(self.form)
             form.front(self.form, FRONT)
+            self.reward = gr.Dropdown(
+                choices=views.rewards(known()),
+                value="",
+                show_label=False,
+                label=label("train.reward_add"),
+                visible=False,
+                elem_id="add-reward",
+            )
+            chrome.open_choice(self.reward)
             self.words = chrome.sheet(views.method(None, []))
         with gr.Accordion(label("train.advanced"), open=False, elem_classes=["advanced"]):
             form.name_field(self.form)

@@ -37,7 +37,7 @@ LEVEL, BRIDGE, KIND, COLUMNS = (
     "data.kind",
     "data.columns",
 )  # settings that the panel changes too
-BUDGET = "method.grpo.thinking_budget"
+BUDGET, SERVER = "method.grpo.thinking_budget", "method.grpo.use_vllm"
 Given = Mapping[Any, Any]
 Updates = dict[Any, Any]
 
@@ -70,8 +70,9 @@ class State(Cards):
         shown_method = before.get(form.METHOD) if before else None
         subject = self.subject(chosen, values, given)
         looked = learning.look(session, subject, self.studio)
+        declared = bool(subject.way.declared) and chosen.dataset is not None
         done = (
-            chosen.dataset is not None and chosen.dataset.status == "ready",
+            declared or (chosen.dataset is not None and chosen.dataset.status == "ready"),
             chosen.model is not None and chosen.model.status == "ready",
         )
         adding = None if listed else link(text("train.model_add"), "/models")
@@ -79,7 +80,10 @@ class State(Cards):
             self.head_data: views.step_head(1, text("train.data"), done=done[0]),
             self.head_model: views.step_head(2, text("train.model"), done=done[1], aside=adding),
             self.dataset: gr.update(
-                choices=[dataset_views.choice(one) for one in datasets.list_datasets(session)],
+                choices=[
+                    dataset_views.choice(one, declared=declared and one is chosen.dataset)
+                    for one in datasets.list_datasets(session)
+                ],
                 value=chosen.dataset and chosen.dataset.id,
             ),
             self.model: gr.update(choices=model_views.choices(listed), value=chosen.model and chosen.model.id),
@@ -177,9 +181,15 @@ class State(Cards):
         return gr.update(choices=choices, value=value, visible=len(choices) > 1)
 
     def offered(self, looked: learning.Looked, values: form.Values) -> Updates:
-        """What only some models have: a thinking budget where the chat template knows reasoning."""
+        """What is not everywhere: a thinking budget where the template knows reasoning, and a server to sample from."""
         reasons = bool(values.get(BUDGET)) or previews.reasons(looked.first.survey if looked.first else None)
-        return self.form.offer(BUDGET, there=reasons and values.get(form.METHOD) == "grpo")
+        server = bool(values.get(SERVER) or self.studio.settings.vllm_url)
+        samples = values.get(form.METHOD) == "grpo"
+        offers = {BUDGET: reasons and samples, SERVER: server and samples}
+        shown = {self.reward: gr.update(visible=samples)}
+        for name, there in offers.items():
+            shown |= self.form.offer(name, there=there)
+        return shown
 
     def fitted(self, chosen: views.Chosen) -> Updates:
         """Will it fit, and the button that makes it fit; and look again while the plan is made."""

@@ -13,10 +13,11 @@ from studio.ui import charts, figures, form
 from studio.ui.chrome import note
 from studio.ui.html import Child, Html, el, link
 from studio.ui.status import badge, lines, swatch
-from studio.ui.texts import text
+from studio.ui.texts import text, words
 
 FIRST = ("loss", "eval/loss")
 LAST = ("grad_norm", "learning_rate", "tokens_per_second", "memory")
+METHOD = "method.type"
 AXIS_WORDS = {"step": "chart.step", "time": "chart.time", "tokens": "chart.tokens"}
 Found = Sequence[tuple[Run, Curves]]
 
@@ -35,7 +36,7 @@ def measured(found: Found) -> list[str]:
     """Keys of the curves that there are: losses, what the methods measure, then how the training went."""
     metrics = dict.fromkeys(name for _, told in found for name in told.metrics)
     own = [prefix + name for name in metrics for prefix in (METRICS, EVAL + METRICS)]
-    return [key for key in (*FIRST, *own, *LAST) if any(key in told for _, told in found)]
+    return [key for key in (*FIRST, *own, *LAST) if any(key in told and not told.mirrored(key) for _, told in found)]
 
 
 def chart(found: Found, styles: Mapping[str, tuple[str, str]], key: str, axis: Axis, smoothing: float) -> charts.Chart:
@@ -43,7 +44,7 @@ def chart(found: Found, styles: Mapping[str, tuple[str, str]], key: str, axis: A
     held = key.startswith(EVAL)
     smooth = 0.0 if held else smoothing
     scale = 1 / charts.GIB if key == "memory" else 1.0
-    there = [(run, told) for run, told in found if key in told]
+    there = [(run, told) for run, told in found if key in told and not told.mirrored(key)]
     most = charts.share(len(there) * (2 if smooth else 1))
     drawn: list[charts.Chart] = []
     said: list[str] = []
@@ -91,30 +92,50 @@ def figure_table(found: Found) -> Html:
             "lowest",
             [figures.small(float(np.fmin.reduce(told.of("loss"), initial=math.inf))) for _, told in found],
         ),
-        ("eval", [figures.small(run.eval_loss) for run, _ in found]),
-        ("best", [figures.small(run.best_eval_loss) for run, _ in found]),
+        *held_out(found),
         ("steps", [figures.count(run.step) for run, _ in found]),
         ("time", [figures.duration(float(np.nansum(told.of("seconds")))) for _, told in found]),
     ]
     return table(found, [(text(f"compare.{name}"), cells) for name, cells in rows])
 
 
+def held_out(found: Found) -> list[tuple[str, list[Child]]]:
+    """Last and best on held-out rows: the loss, and the reward of runs that have one."""
+    rows: list[tuple[str, list[Child]]] = []
+    for rewarded, last, best in ((False, "eval", "best"), (True, "reward", "best_reward")):
+        mine = [run if (run.method == "grpo") is rewarded else None for run, _ in found]
+        if any(mine):
+            shown = figures.reward if rewarded else figures.small
+            rows.append((last, [shown(run.eval_loss if run else None) for run in mine]))
+            rows.append((best, [shown(run.best_eval_loss if run else None) for run in mine]))
+    return rows
+
+
 def differences(found: Found, names: Mapping[str, str]) -> Html:
-    """Only the settings that are not the same in all runs."""
+    """Only the settings that are not the same in all runs; of different methods only which they are."""
     if len(found) < 2:
         return note("busy", text("compare.one"))
     titles = form.titles()
-    titles |= {"model": text("column.model"), "data.dataset": text("column.data")}
+    titles |= {"model": text("column.model"), "data.dataset": text("column.data"), METHOD: text("column.method")}
+    methods = {run.method for run, _ in found}
+    known = {**names, **{method: words("method", method) for method in methods}}
     told = [
-        (titles.get(name, name), [names.get(str(value), figures.value(value)) for value in values])
+        (titles.get(name) or called(name), [known.get(str(value), figures.value(value)) for value in values])
         for name, values in compare.differences([run for run, _ in found])
         if name not in ("name", "data.sha256")
+        and (len(methods) == 1 or name == METHOD or not name.startswith("method."))
     ]
     return (
         table(found, [(name, list(values)) for name, values in told])
         if told
         else el("p", text("compare.same"), cls="quiet")
     )
+
+
+def called(name: str) -> str:
+    """A setting without a title: the weight of a reward, or one of another version."""
+    reward = name.removeprefix("method.rewards.")
+    return name if reward == name else text("measured.part", name=reward)
 
 
 def table(found: Found, rows: Sequence[tuple[str, Sequence[Child]]]) -> Html:

@@ -19,9 +19,22 @@ def counted(dataset: Dataset) -> str:
     return text("train.rows", rows=figures.count(dataset.usable), kind=kind)
 
 
-def choice(dataset: Dataset) -> tuple[str, str]:
+def status_words(dataset: Dataset, *, declared: bool = False) -> str:
+    """Its status in words: tasks are made, not downloaded; `declared`: a person has said what the columns hold."""
+    if dataset.status == "fetching" and dataset.source == "tasks":
+        return text("status.making")
+    return text("status.declared" if declared and dataset.status == "unusable" else f"status.{dataset.status}")
+
+
+def state(dataset: Dataset, *, declared: bool = False) -> Html:
+    """The badge of a dataset."""
+    shape = "ready" if declared and dataset.status == "unusable" else dataset.status
+    return badge(shape, status_words(dataset, declared=declared))
+
+
+def choice(dataset: Dataset, *, declared: bool = False) -> tuple[str, str]:
     """Label and id for a dropdown."""
-    about = counted(dataset) if dataset.status == "ready" else text(f"status.{dataset.status}")
+    about = counted(dataset) if dataset.status == "ready" else status_words(dataset, declared=declared)
     return text("models.choice", name=dataset.name, facts=about), dataset.id
 
 
@@ -35,7 +48,8 @@ def line(dataset: Dataset | None, *, declared: bool = False) -> Html:
     if dataset is None:
         return many()
     if dataset.status in BUSY:
-        word = text("train.fetching") if dataset.status == "fetching" else text("train.checking", name=dataset.name)
+        made = "train.making" if dataset.source == "tasks" else "train.fetching"
+        word = text(made) if dataset.status == "fetching" else text("train.checking", name=dataset.name)
         return el("div", meter(None), el("p", word, cls="quiet small"), role="status")
     if declared and dataset.status == "unusable":
         return el("p", text("datasets.declared"), cls="words", role="status")
@@ -87,7 +101,7 @@ def card(dataset: Dataset) -> Html:
         facts.insert(0, el("span", figures.size(dataset.bytes)))
     return el(
         "article",
-        el("div", el("h2", link(dataset.name, "/datasets", id=dataset.id)), badge(dataset.status), cls="tile-head"),
+        el("div", el("h2", link(dataset.name, "/datasets", id=dataset.id)), state(dataset), cls="tile-head"),
         found_in(dataset),
         el("div", facts, cls="facts-line"),
         el("div", foot(dataset), cls="tile-foot"),
@@ -129,8 +143,10 @@ def remove(dataset: Dataset) -> Html:
     )
 
 
-def top(dataset: Dataset, model: Model | None = None, way: Way = AS_IN_DATA) -> Html:
-    """Name, status, figures, and what is wrong with the whole of it."""
+def top(
+    dataset: Dataset, model: Model | None = None, way: Way = AS_IN_DATA, survey: Mapping[str, Any] | None = None
+) -> Html:
+    """Name, status, figures, and what is wrong with the whole of it; `survey`: what was found of the rows read so."""
     told = {"level": way.level, "kind": way.declared.kind or "", "columns": pairs(way.declared.columns)}
     start = url("/", dataset=dataset.id, model=model.id if model else "", **told)
     actions = (
@@ -141,8 +157,8 @@ def top(dataset: Dataset, model: Model | None = None, way: Way = AS_IN_DATA) -> 
     back = link(text("datasets.all"), "/datasets", cls="small")
     parts: list[Child] = [
         el("div", back, style="padding-top:18px"),
-        heading(dataset.name, badge(dataset.status), actions),
-        figures_of(dataset),
+        heading(dataset.name, state(dataset, declared=bool(way.declared)), actions),
+        figures_of(dataset, survey if way.declared else None),
     ]
     if dataset.status in BUSY:
         parts.append(el("div", line(dataset), cls="card"))
@@ -181,13 +197,15 @@ def section(title: str, body: Child) -> Html:
     return el("section", el("h2", title, style="margin-bottom:8px"), body)
 
 
-def figures_of(dataset: Dataset) -> Html:
-    """Rows, usable, size, kind and origin as figures."""
+def figures_of(dataset: Dataset, survey: Mapping[str, Any] | None = None) -> Html:
+    """Rows, usable, size, kind and origin as figures; of rows read as a person says, what the `survey` found."""
+    known = {"kind": dataset.kind, "usable": dataset.usable, **(survey or {})}
+    kind, usable = known["kind"] or "", known["usable"]
     pairs = [
-        (text("datasets.kind"), words("kind", dataset.kind)),
+        (text("datasets.kind"), words("kind", kind)),
         (text("datasets.rows"), figures.count(dataset.rows)),
-        (text("datasets.usable"), figures.count(dataset.usable)),
-        (text("datasets.aside"), figures.count(aside(dataset))),
+        (text("datasets.usable"), figures.count(usable)),
+        (text("datasets.aside"), figures.count(max(dataset.rows - usable, 0))),
         (text("datasets.size"), figures.size(dataset.bytes)),
         (text("datasets.source"), text(f"source.{dataset.source}")),
     ]

@@ -14,6 +14,7 @@ SEGMENTS = (
     ("adapter", ("adapter", "gradients")),
     ("optimizer", ("optimizer",)),
     ("activations", ("activations",)),
+    ("cache", ("cache",)),
     ("buffers", ("gathered", "head", "dispatch", "reserve")),
 )
 
@@ -33,7 +34,7 @@ def panel(plan: Plan | None, *, wanted: bool, reading: bool = False) -> Html:
 
 def sizes(told: dict[str, Any]) -> list[tuple[str, int]]:
     """Bytes of each segment that there is."""
-    found = [(name, sum(told["parts"][part] for part in parts)) for name, parts in SEGMENTS]
+    found = [(name, sum(told["parts"].get(part, 0) for part in parts)) for name, parts in SEGMENTS]
     return [(name, size) for name, size in found if size]
 
 

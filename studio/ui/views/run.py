@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from studio.adapters import kind_of
-from studio.curves import Curves
+from studio.curves import METRICS, Curves
 from studio.db.tables import Dataset, Model, Run
 from studio.packs import Numbers
 from studio.runs import ACTIVE, FINAL
@@ -198,20 +198,9 @@ def button(action: str, *, first: bool = False, ask: str = "", off: bool = False
 def figure_line(story: Story, told: Curves) -> Html:
     """The figures of the last step, each with its unit."""
     run = story.run
-    losses = told.of("loss")
-    lowest = np.fmin.reduce(losses, initial=math.inf)
     epoch, speed = last(told.of("epoch")), last(told.of("tokens_per_second"))
     cells = [
-        one(
-            "figures.loss",
-            figures.small(last(losses)),
-            under=text("figures.best", value=figures.small(lowest)) if math.isfinite(lowest) else "",
-        ),
-        one(
-            "figures.eval",
-            figures.small(run.eval_loss),
-            under=text("figures.eval_best", value=figures.small(run.best_eval_loss)) if run.best_eval_loss else "",
-        ),
+        *(rewards(run, told) if run.method == "grpo" else losses(run, told)),
         one(
             "figures.speed",
             text("figure.none") if speed is None else figures.count(speed),
@@ -223,6 +212,30 @@ def figure_line(story: Story, told: Curves) -> Html:
         one("figures.norm", figures.small(last(told.of("grad_norm")))),
     ]
     return el("div", cells, cls="figures")
+
+
+def losses(run: Run, told: Curves) -> list[Html]:
+    """Train and eval loss, each with its lowest."""
+    every = told.of("loss")
+    lowest = np.fmin.reduce(every, initial=math.inf)
+    under = text("figures.best", value=figures.small(lowest)) if math.isfinite(lowest) else ""
+    best = text("figures.eval_best", value=figures.small(run.best_eval_loss)) if run.best_eval_loss is not None else ""
+    return [
+        one("figures.loss", figures.small(last(every)), under=under),
+        one("figures.eval", figures.small(run.eval_loss), under=best),
+    ]
+
+
+def rewards(run: Run, told: Curves) -> list[Html]:
+    """The reward in training and on held-out rows, each with its highest."""
+    every = told.of(f"{METRICS}reward")
+    highest = np.fmax.reduce(every, initial=-math.inf)
+    under = text("figures.reward_best", value=figures.small(highest)) if math.isfinite(highest) else ""
+    best = text("figures.eval_best", value=figures.reward(run.best_eval_loss)) if run.best_eval_loss is not None else ""
+    return [
+        one("figures.reward", figures.small(last(every)), under=under),
+        one("figures.held_reward", figures.reward(run.eval_loss), under=best),
+    ]
 
 
 def warnings(story: Story) -> Child:

@@ -16,10 +16,11 @@ NEAR = 0.5  # share of a device in use from which its size is drawn in
 
 def all_of(source: Source, planned: int | None = None) -> list[Chart]:
     """Every chart; `planned` bytes is what the plan foretold for the fullest device."""
+    names = list(source.told.metrics)
+    first = [metric(source, "reward"), memory(source, planned), loss(source)] if "reward" in names else []
     return [
-        loss(source),
-        memory(source, planned),
-        *(metric(source, name) for name in source.told.metrics),
+        *(first or [loss(source), memory(source, planned)]),
+        *(metric(source, name) for name in names if not first or name != "reward"),
         rate(source),
         norm(source),
         speed(source),
@@ -27,13 +28,13 @@ def all_of(source: Source, planned: int | None = None) -> list[Chart]:
 
 
 def loss(source: Source) -> Chart:
-    """Train and eval loss along the steps."""
+    """Train and eval loss along the steps; of a method with rewards only what it trains on."""
     train, held = text("chart.train"), text("chart.eval")
-    lines = [
-        source.line("loss", train, "var(--line-1)"),
-        source.line("eval/loss", held, "var(--line-2)", dots=True),
-    ]
-    said = (charts.fell(train, *source.told.line("loss")), charts.fell(held, *source.told.line("eval/loss")))
+    lines = [source.line("loss", train, "var(--line-1)")]
+    said = [charts.fell(train, *source.told.line("loss"))]
+    if not source.told.mirrored("eval/loss"):
+        lines.append(source.line("eval/loss", held, "var(--line-2)", dots=True))
+        said.append(charts.fell(held, *source.told.line("eval/loss")))
     return charts.build("loss", text("chart.loss"), lines, " · ".join(filter(None, said)))
 
 

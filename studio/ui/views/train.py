@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.spec import RunSpec
+from engine.spec import GRPO, RunSpec
 from studio.datasets import declarable
 from studio.db.tables import Dataset, Model, Plan, Preview
 from studio.ui import figures
 from studio.ui.chrome import meter, note
 from studio.ui.html import Child, Html, el, many
 from studio.ui.status import BUSY
-from studio.ui.texts import text
+from studio.ui.texts import EN, text
 from studio.ui.views import models as model_views
 
 
@@ -79,15 +79,18 @@ def method(spec: RunSpec | None, devices: Sequence[dict[str, Any]]) -> Html:
             cls="words",
         )
     most = spec.data.max_length
-    tokens = text("train.length_auto") if most is None else figures.count(most)
+    longest = text("train.length_auto") if most is None else text("train.length", n=figures.count(most))
     batch = spec.training.per_device_train_batch_size * spec.training.gradient_accumulation_steps
-    more = text(
-        "train.more",
-        rate=figures.scientific(spec.optimizer.learning_rate),
-        batch=figures.count(batch),
-        tokens=tokens,
-        held=f"{100 * spec.data.eval_fraction:g} %",
-    )
+    told = {
+        "rate": figures.scientific(spec.optimizer.learning_rate),
+        "batch": figures.count(batch),
+        "held": f"{100 * spec.data.eval_fraction:g} %",
+    }
+    if isinstance(spec.method, GRPO):
+        answers, most = spec.method.num_generations, spec.method.max_completion_length
+        more = text("train.more_sampled", answers=figures.count(answers), tokens=figures.count(most), **told)
+    else:
+        more = text("train.more", length=longest, **told)
     settings = text(
         "train.settings",
         method=text(f"method.{spec.method.type}"),
@@ -95,6 +98,13 @@ def method(spec: RunSpec | None, devices: Sequence[dict[str, Any]]) -> Html:
         length=length(spec),
     )
     return el("div", el("p", el("b", settings)), el("p", more), el("p", device, cls="quiet small"), cls="words")
+
+
+def rewards(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Rewards to add, each with what it is 1 for; those that an installation brings by their name alone."""
+    said = {name: EN.get(f"reward.{name}") for name in names}
+    known = [(text("train.reward_choice", name=name, words=words), name) for name, words in said.items() if words]
+    return [(text("train.reward_add"), ""), *known, *((name, name) for name, words in said.items() if not words)]
 
 
 def length(spec: RunSpec) -> str:

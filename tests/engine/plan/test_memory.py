@@ -83,3 +83,15 @@ def test_kept_whole_after_the_forward_pass_costs_weights_and_no_gathering() -> N
     zero2 = need(replace(WHOLE, reshards=False), shard=4)
     assert zero2.weights == 2 * 46_040
     assert zero2.optimizer == 46_040
+
+
+def test_a_packed_base_is_shared_but_for_its_scales_and_its_routed_experts_are_not_packed() -> None:
+    packed = Recipe(weights=0.5, experts=2.0, scales=0.015)
+    assert need(packed).weights == round(4000 * 0.515 + 2 * 42_040)
+    assert need(packed, shard=4).weights == round(4000 * (0.5 / 4 + 0.015) + 2 * 42_040 / 4)
+
+
+def test_experts_published_in_fewer_bits_are_gathered_as_they_are() -> None:
+    published = Recipe(weights=1.0)
+    assert need(published, shard=4).gathered == 2 * 9_020 + 2 * 10_000
+    assert need(published, shard=4, expert=4).weights == round((36_000 + 2 * 10_040) / 4)

@@ -47,6 +47,7 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
     "max_steps": st.one_of(st.just(-1), st.integers(1, 10**6)),
     "full_finetuning": st.just(False),  # it excludes settings of other sections
     "thinking_budget": st.just(0),  # it must be below another setting
+    "use_vllm": st.just(False),  # it excludes others
     "columns": st.dictionaries(st.from_regex(r"[a-z_]{1,9}", fullmatch=True), st.just("my column")),
 }
 
