@@ -30,22 +30,23 @@ from engine.trainer import Trainer
 
 HELD_OUT, MEASURED_EVERY = 48, 10
 NOTHING = 1e-12  # a learning rate
+FORM_ROWS = 64
 FORM_STEPS = {"add": 12, "gym": 12}
 STEPS = {"add": 60, "gym": 60, "prefer": 40}
 Row = dict[str, Any]
 
 
 def additions(seed: int) -> Iterator[Row]:
-    """Sums of two numbers below 50, each pair once."""
-    pairs = [(a, b) for a in range(3, 50) for b in range(3, 50)]
+    """Sums of two numbers up to 15, each pair once."""
+    pairs = [(a, b) for a in range(1, 16) for b in range(1, 16)]
     random.Random(seed).shuffle(pairs)
     for a, b in pairs:
         yield {"prompt": f"What is {a} + {b}? Reply with the number only.", "answer": str(a + b)}
 
 
 def exercises(seed: int) -> Iterator[Row]:
-    """reasoning-gym's chains of sums, short ones; each question once."""
-    made = reasoning_gym.create_dataset("chain_sum", size=4000, seed=seed, min_terms=2, max_terms=2, max_digits=2)
+    """reasoning-gym's chains of sums and differences, the shortest; each question once."""
+    made = reasoning_gym.create_dataset("chain_sum", size=4000, seed=seed, min_terms=2, max_terms=2, max_digits=1)
     seen: set[str] = set()
     for entry in made:
         if entry["question"] not in seen:
@@ -149,7 +150,7 @@ def spec_of(model: str, dataset: str, method: Row, *, steps: int, rate: float, b
 def rewarded(task: str, model: str, folder: Path, seed: int, rate: float) -> list[dict[str, float]]:
     """SFT for the form, then GRPO for the answer."""
     rows = list({"add": additions, "gym": exercises}[task](seed))
-    form, rows = [{"prompt": row["prompt"], "completion": row["answer"]} for row in rows[:96]], rows[96:]
+    form, rows = [{"prompt": row["prompt"], "completion": row["answer"]} for row in rows[:FORM_ROWS]], rows[FORM_ROWS:]
     held, train = rows[:HELD_OUT], rows[HELD_OUT : HELD_OUT + 480]
     reward = "reasoning_task" if task == "gym" else "exact_match"
     method: Row = {"type": "grpo", "rewards": {reward: 1.0}, "num_generations": 8, "max_completion_length": 8}

@@ -26,6 +26,7 @@ from engine.spec import RunSpec, at_length
 ROW = 500  # characters
 LENGTHS = (256, 512, 1024, 2048)
 PROMPTS = ANSWERS = 8
+HOT = 5.0  # a temperature at which answers do not end
 MIB = 2**20
 
 
@@ -62,10 +63,11 @@ def spec_of(model: str, rows: Path, dtype: str, length: int, recompute: bool) ->
 
 
 def grpo_of(model: str, rows: Path, dtype: str, tokens: int, recompute: bool) -> RunSpec:
-    """Three steps of eight prompts, with eight answers of at most so many tokens to each."""
+    """Two steps of eight prompts, with eight answers of at most so many tokens to each."""
     spec = spec_of(model, rows, dtype, 1024, recompute)
-    how = {"type": "grpo", "rewards": {"regex:e": 1.0}, "num_generations": ANSWERS, "max_completion_length": tokens}
-    training = spec.training.model_dump() | {"gradient_accumulation_steps": PROMPTS}
+    how = {"type": "grpo", "rewards": {"regex:q": 1.0}, "num_generations": ANSWERS, "max_completion_length": tokens}
+    how |= {"temperature": HOT}
+    training = spec.training.model_dump() | {"gradient_accumulation_steps": PROMPTS, "max_steps": 2}
     return RunSpec.model_validate({**spec.model_dump(), "method": how, "training": training})
 
 
@@ -85,34 +87,31 @@ def run(spec: RunSpec, folder: Path) -> tuple[int, int]:
     return max(step.tokens for step in steps), max(step.memory[0].peak for step in steps)
 
 
-def measure_answers(model: str, dtype: str, lengths: Sequence[int], recompute: bool) -> Iterator[Measured]:
-    """Answers of every length, one after the other; `tokens` are those of a whole answer and its prompt."""
+def measure(
+    model: str, dtype: str, lengths: Sequence[int], recompute: bool, *, answers: bool = False
+) -> Iterator[Measured]:
+    """Every length, one after the other; with `answers`, `tokens` are those of a whole answer and its prompt."""
     planner = Planner(read_config(model))
     with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
         rows = Path(scratch) / "rows.jsonl"
-        write_prompts(rows)
+        (write_prompts if answers else write_rows)(rows)
         for length in lengths:
-            spec, folder = grpo_of(model, rows, dtype, length, recompute), Path(scratch) / str(length)
-            _, peak = run(spec, folder)
-            began = next(event for _, event in events.read(RunDir(folder).events) if isinstance(event, Started))
-            prompt = began.total_tokens // began.train_rows
-            known = at_length(spec, prompt)
-            planned = plan(known, here(spec), planner=planner).chosen.needs
-            yield Measured(dtype, length, recompute, prompt + length, peak, planned.total)
-
-
-def measure(model: str, dtype: str, lengths: Sequence[int], recompute: bool) -> Iterator[Measured]:
-    """Every length, one after the other."""
-    planner = Planner(read_config(model))
-    with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
-        rows = Path(scratch) / "rows.jsonl"
-        write_rows(rows)
-        for length in lengths:
-            spec = spec_of(model, rows, dtype, length, recompute)
-            tokens, peak = run(spec, Path(scratch) / str(length))
-            filled = spec_of(model, rows, dtype, tokens, recompute)
-            planned = plan(filled, here(spec), planner=planner).chosen.needs.total
+            spec = (grpo_of if answers else spec_of)(model, rows, dtype, length, recompute)
+            folder = Path(scratch) / str(length)
+            tokens, peak = run(spec, folder)
+            if answers:
+                prompt = prompt_tokens(folder)
+                tokens, known = prompt + length, at_length(spec, prompt)
+            else:
+                known = spec_of(model, rows, dtype, tokens, recompute)
+            planned = plan(known, here(spec), planner=planner).chosen.needs.total
             yield Measured(dtype, length, recompute, tokens, peak, planned)
+
+
+def prompt_tokens(folder: Path) -> int:
+    """Of one prompt of a run whose prompts are all the same."""
+    began = next(event for _, event in events.read(RunDir(folder).events) if isinstance(event, Started))
+    return began.total_tokens // began.train_rows
 
 
 def main() -> int:
@@ -125,8 +124,7 @@ def main() -> int:
     parser.add_argument("--answers", action="store_true", help="GRPO; the lengths are those of answers")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    measured = measure_answers if asked.answers else measure
-    for found in measured(asked.model, asked.dtype, asked.lengths or LENGTHS, asked.recompute):
+    for found in measure(asked.model, asked.dtype, asked.lengths or LENGTHS, asked.recompute, answers=asked.answers):
         recompute = "recompute" if found.recompute else "         "
         line = f"{found.tokens:6,} tokens {recompute} {found.measured / MIB:8,.0f} MiB measured"
         shown = (

@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("run_dir", type=Path)
     train.add_argument("--hosts", type=int, default=1, help="hosts that the run is spread over, all on one file system")
     train.add_argument("--host", type=int, default=0, help="which of them this is, from 0")
-    train.add_argument("--meet", default="", help="address:port on host 0 where they find one another")
+    train.add_argument("--meet", default="127.0.0.1:0", help="address:port on host 0 where they find one another")
     verbs.add_parser("standby", help="load the libraries, then train the run whose folder is the first line of stdin")
     verify = verbs.add_parser(
         "verify", help="load an adapter or model in the stock way and compare its logits with the trainer's"
@@ -106,7 +106,7 @@ def _train(asked: argparse.Namespace) -> int:
     from engine import extras
 
     extras.settle(asked=extras.asked_in(asked.run_dir))
-    from engine.ranks import Meeting
+    from engine.meeting import Meeting
     from engine.train import train
 
     return train(asked.run_dir, Meeting(asked.hosts, asked.host, asked.meet))

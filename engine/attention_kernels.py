@@ -55,7 +55,7 @@ class Scoring:
 def attend(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring) -> Tensor:
     """Causal attention inside each document."""
     name = _kernel(q, k, v, documents, how)
-    _say(name, str(q.device), str(q.dtype))
+    say(name, str(q.device), str(q.dtype))
     return KERNELS[name](q, k, v, documents, how)
 
 
@@ -74,7 +74,7 @@ def _kernel(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring)
 
 
 @cache
-def _say(name: str, device: str, dtype: str) -> None:
+def say(name: str, device: str, dtype: str) -> None:
     """One line in the run's log per kernel that serves."""
     sys.stderr.write(f"attention: {name} on {device} in {dtype.removeprefix('torch.')}\n")
 

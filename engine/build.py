@@ -242,7 +242,9 @@ def _load(spec: RunSpec, device: torch.device, dtype: torch.dtype, mesh: Mesh) -
     except (ValueError, KeyError, ImportError) as error:
         raise Failure("model_unknown", f"{_shown(spec)} cannot be trained: {error}", ADVICE) from error
     float8.install(model)
-    if packed:
+    if packed and spec.lora.use_dora:
+        quantized.keep_trainable(model)  # bitsandbytes' own layers, which PEFT's DoRA knows to unpack
+    elif packed:
         nf4.install(model, dtype)
         shard.cut(model, mesh.degrees)
         nf4.bring(model, device)

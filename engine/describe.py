@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils import logging as transformers_logging
+
+from engine.auto import class_of
 
 WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
@@ -21,7 +23,7 @@ def describe(folder: Path) -> dict[str, Any]:
     try:
         config = AutoConfig.from_pretrained(folder)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = class_of(config.model_type).from_config(config)
     except (OSError, ValueError, KeyError, ImportError, AttributeError, TypeError) as error:
         return facts | {"why_not": f"transformers cannot build this model: {str(error).splitlines()[0][:300]}"}
     text = config.get_text_config()

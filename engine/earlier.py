@@ -37,7 +37,7 @@ def begin_from(adapter: PeftModel, placements: Placements, folder: Path) -> dict
     trained = {name: value for name, value in model.named_parameters() if value.requires_grad}
     shapes = {name: placements[name].whole_shape(value.shape) for name, value in trained.items()}
     try:
-        whole = peft_format.parameters(model, shapes, weights)
+        whole = peft_format.parameters(model, shapes, peft_format.as_read(adapter, weights))
     except KeyError as error:
         message = f"The adapter that this run should start from is on other layers: {error.args[0]}."
         raise Failure("adapter_does_not_fit", message, ["Use the Target modules of the earlier run."]) from error

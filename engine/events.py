@@ -8,11 +8,11 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
 
-from engine.failure import Change
+from engine.failure import Change, Failure
 
 PhaseName = Literal[
     "starting",
@@ -61,6 +61,7 @@ class Started(Said):
     first_step: int = Field(default=0, description="0 for a fresh run, else the step resumed from.")
     device: str
     devices: int = 1
+    hosts: list[str] = Field(default=[], description="Names of the hosts, where there are several.")
     layout: str = Field(default="", description="How the run is split over the devices.")
     layout_why: str = Field(default="", description="Why like this, where the spec left it open.")
     micro_batches: int = Field(default=0, description="Per step, over all devices; a resumed run keeps it.")
@@ -188,6 +189,12 @@ class Finished(Said):
     message: str = ""
     advice: list[str] = []
     changes: list[Change] = []
+
+    @classmethod
+    def of(cls, failure: Failure, step: int = 0) -> Self:
+        """A failure as a run's last event, after this many steps."""
+        told = {name: getattr(failure, name) for name in ("code", "message", "advice", "changes")}
+        return cls(status="failed", step=step, **told)
 
 
 Event = Annotated[

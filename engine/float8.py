@@ -130,13 +130,21 @@ def _piecewise(
         end = ends[some.stop - 1]
         if start == end:
             continue
-        matrices = torch.stack(
-            [unpack(one, its, block, rows.dtype) for one, its in zip(weight_EOI[some], scale[some], strict=True)]
-        )
+        pairs = zip(weight_EOI[some], scale[some], strict=True)
+        matrices = torch.stack([_joined(one, its, block, rows.dtype) for one, its in pairs])
         matrices = matrices.transpose(1, 2) if transposed else matrices
         found[start:end] = grouped(rows[start:end], matrices, ends_E[some] - start)
         start = end
     return found
+
+
+def _joined(weight_OI: Tensor, scale: Tensor, block: Block, dtype: torch.dtype) -> Tensor:
+    """One expert's matrix; where it is a gate and an up projection joined, the blocks of each begin anew."""
+    high, _ = block or weight_OI.shape
+    if len(scale) == -(-len(weight_OI) // high):
+        return unpack(weight_OI, scale, block, dtype)
+    halves = zip(weight_OI.chunk(2), scale.chunk(2), strict=True)
+    return torch.cat([unpack(one, its, block, dtype) for one, its in halves])
 
 
 def grouped_product(experts: Any, matrix: str, rows_SI: Tensor, ends_E: Tensor) -> Tensor:

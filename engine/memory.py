@@ -10,14 +10,19 @@ import psutil
 import torch
 
 from engine.events import DeviceMemory
+from engine.layout.mesh import host
 
 
 def measure(device: torch.device, rank: int = 0) -> DeviceMemory:
-    """Bytes on `device`; on a CPU the resident memory of the process, which is the run's number `rank`."""
+    """Bytes on `device`; on a CPU the resident memory of the process, which is the run's number `rank`.
+
+    In a run on several hosts the device's name begins with its host's.
+    """
+    where = f"{host()}/" if host() else ""
     if device.type == "cpu":
         used = psutil.Process().memory_info().rss
         return DeviceMemory(
-            device=f"cpu:{rank}" if rank else "cpu",
+            device=f"{where}cpu:{rank}" if rank else f"{where}cpu",
             allocated=used,
             reserved=used,
             peak=max(used, most_resident()),
@@ -27,10 +32,10 @@ def measure(device: torch.device, rank: int = 0) -> DeviceMemory:
         used = torch.mps.current_allocated_memory()
         held = torch.mps.driver_allocated_memory()
         return DeviceMemory(
-            device="mps", allocated=used, reserved=held, peak=held, total=torch.mps.recommended_max_memory()
+            device=f"{where}mps", allocated=used, reserved=held, peak=held, total=torch.mps.recommended_max_memory()
         )
     return DeviceMemory(
-        device=str(device),
+        device=f"{where}{device}",
         allocated=torch.accelerator.memory_allocated(device),
         reserved=torch.accelerator.memory_reserved(device),
         peak=torch.accelerator.max_memory_allocated(device),

@@ -1,19 +1,26 @@
 """The adapter in PEFT's names and shapes, so that stock PEFT puts every part of it where it was trained.
 
-Two things differ from what is held in memory. Adapters of routed experts are `target_parameters` in PEFT: one matrix
-for all experts, nested around the module. And on some families of experts PEFT reads the names of dense layers
-(`gate_proj`) as those of routed experts, so dense layers are named there by their weights.
+Three things differ from what is held in memory. Adapters of routed experts are `target_parameters` in PEFT: one matrix
+for all experts, nested around the module. On some families of experts PEFT reads the names of dense layers
+(`gate_proj`) as those of routed experts, so dense layers are named there by their weights. And PEFT renames what it
+reads as transformers renames the family's own files, where some rules change names that are right already (Mistral
+Large 4: `.experts.` becomes `.mlp.experts.`, also after `.mlp`), so in what is stored these rules are undone.
 """
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from peft import PeftConfig, get_peft_model_state_dict
 from peft.tuners.lora.layer import Linear as LoraLinear
-from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+from peft.utils.transformers_weight_conversion import (
+    convert_peft_adapter_state_dict_for_transformers,
+    convert_peft_config_for_transformers,
+)
 from torch import Size, Tensor
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightRenaming
 
 from engine import experts
 from engine.lora import ADAPTER
@@ -30,7 +37,31 @@ def state_dict(adapter: Any, model: Any, weights: Mapping[str, Tensor]) -> dict[
     for name, value in weights.items():
         if (module := _owner(name)) in routed:
             found[_nested(name, routed[module])] = _stacked(_kind(name), value)
-    return {name: value.contiguous() for name, value in found.items()}
+    return _stored(adapter, model, {name: value.contiguous() for name, value in found.items()})
+
+
+def as_read(adapter: Any, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What stock PEFT makes of the names in an adapter's file."""
+    config = adapter.peft_config[ADAPTER]
+    return dict(convert_peft_adapter_state_dict_for_transformers(adapter, config, dict(stored), ADAPTER))
+
+
+def _stored(adapter: Any, model: Any, named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors by the names from which PEFT makes their own."""
+    lost = named.keys() - as_read(adapter, named).keys()
+    if not lost:
+        return named
+    rules = [rule for rule in get_model_conversion_mapping(model) if isinstance(rule, WeightRenaming)]
+    return {_undone(name, rules) if name in lost else name: value for name, value in named.items()}
+
+
+def _undone(name: str, rules: Sequence[WeightRenaming]) -> str:
+    """A name without what each of the rules would do to it."""
+    inner = name.removeprefix(PREFIX)
+    for rule in rules:
+        if rule.rename_source_key(inner)[0] != inner:
+            inner, _ = rule.reverse_transform().rename_source_key(inner)
+    return PREFIX + inner
 
 
 def parameters(model: Any, shapes: Mapping[str, Size], found: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -43,6 +43,17 @@ def loading(quantization: str, dtype: torch.dtype, device: torch.device) -> dict
     return nf4.loading(dtype, device) if quantization == "nf4" else {}
 
 
+def frozen_numbers(model: nn.Module) -> int:
+    """Parameters of the base, in whatever they are packed; scales are none."""
+    kept = sum(
+        value.numel()
+        for name, value in model.named_parameters()
+        if not value.requires_grad and not name.endswith("_scale_inv")
+    )
+    in_bytes = [one for one in model.modules() if isinstance(one, nn.Linear) and one.weight.dtype == torch.uint8]
+    return kept + sum(one.in_features * one.out_features - one.weight.numel() for one in in_bytes)
+
+
 def keep_trainable(model: nn.Module) -> None:
     """Hold bitsandbytes back from repacking its weights on a CPU at the first evaluation: that form has no backward."""
     for layer in model.modules():

@@ -5,44 +5,20 @@ Every process ends when the agent does, however it ended: the agent holds the wr
 """
 
 import os
-import secrets
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import rendezvous_handler_registry
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from engine import lifeline
+from engine.meeting import BACKEND, Meeting, Rendezvous
 
 GRACE_SECONDS = 10  # between SIGTERM and SIGKILL for the others, once one process failed
-MEETING_SECONDS = 300  # that hosts wait for one another
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where the agents of a run's hosts meet: `endpoint` is address:port on one of them, the same on all.
-
-    `host`: which of the `hosts` this one is, from 0; that one speaks for the run.
-    """
-
-    hosts: int = 1
-    host: int = 0
-    endpoint: str = ""
-
-    @property
-    def own_address(self) -> str:
-        """The address by which the other hosts reach this one."""
-        if self.hosts == 1:
-            return "127.0.0.1"
-        address, _, port = self.endpoint.rpartition(":")
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((address, int(port)))  # nothing is sent: the system only chooses the way
-            return str(probe.getsockname()[0])
 
 
 def launch(
@@ -50,17 +26,18 @@ def launch(
 ) -> int:
     """Run `python ARGUMENTS` in this many processes here, with `extra` in their environment.
 
-    0 when all of them ended well, else the first exit code.
+    0 when all of them ended well, else the first exit code. Raises Failure when the hosts do not meet.
     """
     meeting = meeting or Meeting()
+    rendezvous_handler_registry.register(BACKEND, Rendezvous.of)
     config = LaunchConfig(
         min_nodes=meeting.hosts,
         max_nodes=meeting.hosts,
         nproc_per_node=processes,
-        run_id="atelier" if meeting.hosts > 1 else secrets.token_hex(8),
-        rdzv_backend="c10d",
-        rdzv_endpoint=meeting.endpoint or f"127.0.0.1:{_free_port()}",
-        rdzv_configs={"timeout": MEETING_SECONDS},
+        run_id=meeting.key,
+        rdzv_backend=BACKEND,
+        rdzv_endpoint=meeting.endpoint,
+        rdzv_configs={"meeting": meeting},
         local_addr=meeting.own_address,
         max_restarts=0,
         monitor_interval=0.2,
@@ -69,7 +46,7 @@ def launch(
         shutdown_timeout=GRACE_SECONDS,
     )
     try:
-        with _on_a_leash(processes, extra or {}):
+        with _on_a_leash(processes, {**meeting.interfaces(), **(extra or {})}):
             elastic_launch(config, sys.executable)(*arguments)
     except ChildFailedError as error:
         first = error.get_first_failure()[1]
@@ -96,9 +73,3 @@ def _on_a_leash(processes: int, extra: Mapping[str, str]) -> Iterator[None]:
         os.close(own_stdin)
         os.environ.clear()
         os.environ.update(before)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from engine import disk, events
+from engine import disk, events, quantized
 from engine.batches import Plan
 from engine.best import lowest, still_there
 from engine.build import build, check_possible, context_length, load_tokenizer, stop_ids
@@ -176,12 +176,13 @@ def _started(run: Run) -> Started:
         trained_tokens=counts.trained_tokens,
         total_tokens=counts.total_tokens,
         devices=built.mesh.world.size,
+        hosts=built.mesh.hosts(),
         layout=str(built.mesh.degrees),
         layout_why=planned.why if (planned := run.folder.planned_layout()) else "",
         micro_batches=run.plan.accumulation,
         trainable_parameters=trained,
         trained_modules=trained_modules(built.parameters()),
-        total_parameters=trained + sum(value.numel() for value in built.model.parameters() if not value.requires_grad),
+        total_parameters=trained + quantized.frozen_numbers(built.model),
         versions=versions(),
     )
 

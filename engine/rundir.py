@@ -45,6 +45,19 @@ class RunDir:
         """Everything the process printed."""
         return self.path / "log.txt"
 
+    def log_of(self, host: int) -> Path:
+        """The same of the processes on another host of the run, counted from 1."""
+        return self.path / f"log-{host}.txt"
+
+    def logs_elsewhere(self) -> list[Path]:
+        """The logs of the other hosts that the run was on."""
+        return sorted(self.path.glob("log-*.txt"))
+
+    @property
+    def meeting(self) -> Path:
+        """A word that the hosts of a run on several of them share, new at each start."""
+        return self.path / "meeting"
+
     @property
     def stop(self) -> Path:
         """Present when somebody wants the run to save and end; its text is the reason."""
@@ -103,6 +116,10 @@ class RunDir:
         if not self.layout.exists():
             return None
         return PlannedLayout.model_validate_json(self.layout.read_text(encoding="utf-8"))
+
+    def meeting_key(self) -> str:
+        """The word that the hosts of the run share; the same for all where nobody gave one."""
+        return self.meeting.read_text(encoding="utf-8") if self.meeting.exists() else "atelier"
 
     def ask_to_stop(self, reason: StopReason) -> None:
         """Ask the engine to save and end."""

@@ -252,6 +252,9 @@ class Layout(Section):
     context: Ways | AUTO = Field(
         default="auto", title="Context", description="Devices that share each sequence, a stretch of its tokens each."
     )
+    hosts: Ways | AUTO = Field(
+        default="auto", title="Hosts", description="Machines with equally many devices each; auto: as few as do."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -261,8 +264,8 @@ class Layout(Section):
 
     @property
     def is_open(self) -> bool:
-        """Nothing is set: it is planned for the devices at hand."""
-        return self == Layout()
+        """No axis is set: they are planned for the devices at hand."""
+        return self == Layout(hosts=self.hosts)
 
 
 class Saving(Section):

@@ -3,14 +3,16 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from engine import events, ranks
 from engine.events import Finished
+from engine.failure import Failure
 from engine.layout.degrees import degrees_of, devices_of
 from engine.layout.mesh import processes
+from engine.meeting import Meeting
 from engine.plan.at_hand import planned
-from engine.ranks import Meeting
 from engine.rundir import RunDir
 from engine.stopping import Signals
 
@@ -41,6 +43,9 @@ def lead(folder: RunDir, count: int, meeting: Meeting) -> int:
     The first process speaks for the run. When it could not (another one failed, and took it along), this one says why.
     """
     share, rest = divmod(count, meeting.hosts)
+    if (wanted := folder.read_spec().layout.hosts) not in ("auto", meeting.hosts):
+        sys.stderr.write(f"The layout is for {wanted} hosts, and this is a start on {meeting.hosts}.\n")
+        return 2
     if rest:
         sys.stderr.write(f"A layout of {count} devices cannot be spread evenly over {meeting.hosts} hosts.\n")
         return 2
@@ -48,8 +53,13 @@ def lead(folder: RunDir, count: int, meeting: Meeting) -> int:
     hidden = "CUDA_VISIBLE_DEVICES"  # transformers splits over an accelerator whenever it sees one
     extra = {hidden: ""} if folder.read_spec().training.device == "cpu" else {}
     before = folder.events.stat().st_size if folder.events.exists() else 0
-    with _asking(folder):
-        code = ranks.launch(["-m", "engine", "train", str(folder.path)], share, extra, meeting)
+    program = ["-m", "engine", "train", str(folder.path)]
+    try:
+        with _asking(folder):
+            code = ranks.launch(program, share, extra, replace(meeting, key=folder.meeting_key()))
+    except Failure as failure:
+        say_failure(folder, Finished.of(failure))
+        code = 1
     if meeting.host:
         return code
     last = [event for _, event in events.read(folder.events, before) if isinstance(event, Finished)]

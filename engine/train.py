@@ -16,8 +16,8 @@ from engine.events import Event, Finished, Phase
 from engine.failure import Failure
 from engine.layout import mesh
 from engine.loop import train_steps
+from engine.meeting import Meeting
 from engine.memory import map_large_blocks, measure
-from engine.ranks import Meeting
 from engine.reference import refer
 from engine.result import sample, save, summary
 from engine.run import Last, Say, load, on_its_devices
@@ -89,14 +89,7 @@ def _paused_for_space(error: BaseException, last: Last) -> Finished:
 
 def _failed(failure: Failure, last: Last) -> Finished:
     sys.stderr.write(f"{failure}\n")
-    return Finished(
-        status="failed",
-        step=last.step,
-        code=failure.code,
-        message=failure.message,
-        advice=failure.advice,
-        changes=failure.changes,
-    )
+    return Finished.of(failure, last.step)
 
 
 def _read_spec(folder: RunDir) -> RunSpec:

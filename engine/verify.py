@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoTokenizer
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import logging as transformers_logging
 
-from engine import float8
+from engine import float8, peft_format
 from engine.auto import class_for
 from engine.quantized import hold_in_float8, keep_trainable, loading
 
@@ -71,7 +71,10 @@ def _fault(tuned: Any, result: Path, found: tuple[float, float], limits: tuple[f
     """What is wrong with what was loaded; empty if nothing is."""
     saved = {name: value for path in result.glob("*.safetensors") for name, value in load_file(path).items()}
     is_adapter = isinstance(tuned, PeftModel)
-    loaded = get_peft_model_state_dict(tuned, save_embedding_layers=False) if is_adapter else _as_stored(tuned)
+    if is_adapter:
+        saved, loaded = peft_format.as_read(tuned, saved), get_peft_model_state_dict(tuned, save_embedding_layers=False)
+    else:
+        loaded = _as_stored(tuned)
     if not saved or saved.keys() - loaded.keys() or (is_adapter and saved.keys() != loaded.keys()):
         return f"{len(loaded)} of {len(saved)} tensors were loaded"
     if any(not torch.equal(value, loaded[name].to(value.device, value.dtype)) for name, value in saved.items()):

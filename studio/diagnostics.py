@@ -41,7 +41,7 @@ SECRETS = (
 
 
 def diagnostics(storage: Storage, run: Run, settings: Settings) -> IO[bytes]:
-    """An open temporary zip file at its start: run.json, spec.json, versions.json, log.txt, events.jsonl."""
+    """An open temporary zip file at its start: run.json, spec.json, versions.json, events.jsonl, and the logs."""
     folder = storage.run_dir(run.id)
     hidden = settings.password.get_secret_value()
     texts = {
@@ -49,6 +49,7 @@ def diagnostics(storage: Storage, run: Run, settings: Settings) -> IO[bytes]:
         "spec.json": json.dumps(run.spec, indent=2),
         "versions.json": json.dumps(versions(), indent=2),
         "log.txt": _tail(folder.log, LOG_BYTES) or run.log_tail,
+        **{path.name: _tail(path, LOG_BYTES) for path in folder.logs_elsewhere()},
         "events.jsonl": _tail(folder.events, EVENT_BYTES),
     }
     file = TemporaryFile(dir=storage.incoming)  # noqa: SIM115 - the caller closes it

@@ -13,7 +13,7 @@ from studio.facts import read_json
 def check_layout(model: Model, spec: RunSpec) -> None:
     """Raise Invalid, at the setting at fault, for a layout that cannot be; the engine refuses it too, but later."""
     count = devices_of(spec.layout)
-    if count == 1 or model.status != "ready":
+    if (count == 1 and spec.layout.hosts in (1, "auto")) or model.status != "ready":
         return
     config = read_json(Path(model.path) / "config.json")
     for refusal in refusals(spec, config, degrees_of(spec.layout, count)):

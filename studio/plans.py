@@ -19,7 +19,7 @@ from studio.db.tables import Dataset, Model, Plan, Run, now
 
 AGAIN = timedelta(seconds=30)  # a failed plan that is asked for after this is tried again
 KEPT = timedelta(days=7)  # plans that nobody has asked for since go
-NO_MATTER = frozenset({"version", "name", "data.sha256", "training.seed", "saving.sample_prompts"})
+NO_MATTER = frozenset({"version", "name", "data.sha256", "layout.hosts", "training.seed", "saving.sample_prompts"})
 MATTERS_IN_OPTIMIZER = "optimizer.optim"
 RUNS_COMPARED, STEPS_COMPARED = 5, 20
 

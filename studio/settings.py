@@ -1,5 +1,6 @@
 """Settings of this installation, from environment variables named ATELIER_<FIELD> and nowhere else."""
 
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from pydantic import Field, SecretStr, field_validator
@@ -34,6 +35,10 @@ class Settings(BaseSettings):
         description="A vLLM server that GRPO runs may sample from, such as http://127.0.0.1:8000 (methods.md); for web "
         "server and workers alike.",
     )
+    rendezvous_address: str = Field(
+        default="",
+        description="IPv4 address by which other hosts reach this one; empty: no run over several hosts uses this one.",
+    )
     lease_seconds: float = Field(
         default=30.0, gt=0, description="A worker silent for longer has lost its runs and devices."
     )
@@ -48,6 +53,12 @@ class Settings(BaseSettings):
         if url and "://" not in url:
             raise ValueError("must be an address such as redis://127.0.0.1:6379/0, or empty")
         return url
+
+    @field_validator("rendezvous_address")
+    @classmethod
+    def address_is_one(cls, address: str) -> str:
+        """A name could mean another address on each host."""
+        return str(IPv4Address(address)) if address else ""
 
     @property
     def database(self) -> str:

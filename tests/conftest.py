@@ -28,7 +28,7 @@ databases = itertools.count()
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings come from the test alone."""
-    for name in ("DATA_DIR", "DATABASE_URL", "BROKER_URL", "HOST", "PORT", "PASSWORD"):
+    for name in ("DATA_DIR", "DATABASE_URL", "BROKER_URL", "HOST", "PORT", "PASSWORD", "RENDEZVOUS_ADDRESS"):
         monkeypatch.delenv(f"ATELIER_{name}", raising=False)
 
 

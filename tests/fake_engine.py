@@ -59,9 +59,42 @@ def misbehave(run: Path, how: str) -> None:
         finish(run, "paused", 0, code="disk_full", message="The disk is full.")
 
 
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def meet(run: Path) -> list[int]:
+    """Wait for the engines on the other hosts of the run, if there are any; their process ids, the first host first."""
+    if "--host" not in sys.argv:
+        return []
+    hosts, place = (int(sys.argv[sys.argv.index(name) + 1]) for name in ("--hosts", "--host"))
+    key = (run / "meeting").read_text()
+    marks = [run / f"{key}-{number}" for number in range(hosts)]
+    (run / f"mine-{place}").write_text(str(os.getpid()))
+    (run / f"mine-{place}").rename(marks[place])
+    while not all(mark.exists() for mark in marks):
+        time.sleep(0.02)
+    return [int(mark.read_text()) for mark in marks if mark != marks[place]]
+
+
+def take_part(run: Path, how: str, leader: int) -> None:
+    """What an engine on another host than the first does: it ends when the first one does, well or not."""
+    if how == "elsewhere":
+        sys.exit("RuntimeError: the sky fell elsewhere")
+    while alive(leader):
+        time.sleep(0.02)
+    os._exit(0 if b'"finished"' in (run / "events.jsonl").read_bytes().splitlines()[-1] else 1)
+
+
 def train(run: Path) -> None:
     spec = json.loads((run / "spec.json").read_text())
     how, _, argument = spec["name"].partition(" ")
+    others = meet(run)
+    if others and sys.argv[sys.argv.index("--host") + 1] != "0":
+        take_part(run, how, others[0])
     (run / "started").write_text(str(os.getpid()))
     say(run, "phase", phase="loading_model", detail="fake")
     misbehave(run, how)
@@ -69,14 +102,16 @@ def train(run: Path) -> None:
         sys.stdout.write("x" * 99 + "\n" * 1 + ("y" * 99 + "\n") * 10_500)
     if how == "environment":
         (run / "environment.json").write_text(json.dumps(dict(os.environ)))
-    total = int(argument) if argument.isdigit() else 1_000_000 if how == "long" else 5
+    total = int(argument) if argument.isdigit() else 1_000_000 if how in ("long", "elsewhere") else 5
     for number in range(start(run, total) + 1, total + 1):
         step(run, number)
         if (run / "stop").exists():
             why = "cancelled" if (run / "stop").read_text() == "cancel" else "paused"
             finish(run, why, step=number)
-        if how == "long":
+        if how in ("long", "elsewhere"):
             time.sleep(0.02)
+        if not all(alive(pid) for pid in others):
+            sys.exit("RuntimeError: Connection closed by peer")
     say(run, "eval", step=total, loss=2.5, tokens=7)
     (run / "adapter").mkdir(exist_ok=True)
     (run / "adapter" / "adapter_config.json").write_text("{}")

@@ -306,15 +306,12 @@ def test_a_killed_worker_comes_back_and_sigterm_leaves_nothing(running: tuple[Up
     assert (data_dir / "logs" / "web.log").exists()
 
 
-def test_a_second_start_serves_within_ten_seconds_and_a_killed_up_leaves_nothing(
+def test_a_second_start_computes_for_less_than_ten_seconds_and_a_killed_up_leaves_nothing(
     running: tuple[Up, Path], starting: Callable[..., Up]
 ) -> None:
     running[0].kill()
-    busy = os.getloadavg()[0] > (os.cpu_count() or 1)  # then the clock measures the neighbours
-    started = time.monotonic()
     up = starting(running[1], "--port", "0", ATELIER_STOP_GRACE_SECONDS="5")
     up.url()
-    took = time.monotonic() - started
     family = up.family()
     web = next(process for process in family if process.cmdline()[-2:] == ["studio", "web"])
     computed = sum(sum(process.cpu_times()[:2]) for process in (psutil.Process(up.process.pid), web))
@@ -322,4 +319,3 @@ def test_a_second_start_serves_within_ten_seconds_and_a_killed_up_leaves_nothing
     up.process.wait()
     assert psutil.wait_procs(family, timeout=25)[1] == []
     assert computed < 10, f"{computed:.1f} s of computing from the command to the page"
-    assert busy or took < 10, f"{took:.1f} s from the command to the page"

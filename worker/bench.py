@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 
 from studio.context import Studio
 from worker.devices import Device, find_devices, host_name
@@ -24,6 +24,7 @@ class Bench:
     host: str = field(default_factory=host_name)
     devices: list[Device] = field(default_factory=find_devices)
     leaving: Event = field(default_factory=Event)
+    guests: list[Thread] = field(default_factory=list)  # parts in runs that other hosts lead
 
     def __post_init__(self) -> None:
         self.id = f"{self.host[:40]}-{os.getpid()}-{secrets.token_hex(3)}"

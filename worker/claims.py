@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
-from engine.spec import RunSpec
-from studio.db.tables import Dataset, DeviceLease, Model, Run, now
-from studio.plans import devices_needed
+from studio.db.tables import Dataset, DeviceLease, Member, Model, Run, now
 from studio.runs import ACTIVE, PENDING_DATASET, PENDING_MODEL
 from worker import devices
 from worker.devices import Device
+from worker.shares import Host, Share, shares
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +25,14 @@ LOOK_AHEAD = 20  # queued runs looked at when the first ones wait for another de
 class Claim:
     """The right to work on a run until the lease expires; `holder` differs between any two claims.
 
-    `device`: the name of what is leased, or several names joined by `devices.TOGETHER`.
+    `device`: the name of what is leased, or several names joined by `devices.TOGETHER`. `members`: the claims that
+    the workers of other hosts have on what is leased there.
     """
 
     run_id: str
     holder: str
     device: str
+    members: tuple[str, ...] = ()
 
 
 def inputs_ready() -> ColumnElement[bool]:
@@ -43,47 +43,48 @@ def inputs_ready() -> ColumnElement[bool]:
 
 
 def claim_next(
-    sessions: sessionmaker[Session], host: str, found: Sequence[Device], holder: str, seconds: float
+    sessions: sessionmaker[Session], host: str, found: Sequence[Device], holder: str, seconds: float, address: str = ""
 ) -> Claim | None:
-    """The longest-queued run that a free device of this host can take, now `preparing` and leased; or None."""
+    """The longest-queued run that free devices of this host, and others where it takes them, can take; or None.
+
+    It is now `preparing` and leased. `address`: where other hosts reach this one.
+    """
+    here = Host(host, found, address)
     with sessions() as session:
         query = select(Run.id, Run.spec).where(Run.status == "queued", inputs_ready())
         queued = session.execute(query.order_by(Run.queued_at, Run.id).limit(LOOK_AHEAD)).all()
-        waiting = [(run_id, *_needs(session, spec, found)) for run_id, spec in queued]
-    for run_id, choices, count in waiting:
-        if count > len(choices):
-            continue
-        names = [f"{host}/{name}" for name in choices]
-        claimed = _claim(sessions, run_id, names, count, holder, seconds)
+        # Half the time, so that a host whose lease on a lost run has just expired is not asked again.
+        waiting = [(run_id, shares(session, spec, here, seconds / 2)) for run_id, spec in queued]
+    for run_id, spread in waiting:
+        claimed = _claim(sessions, run_id, spread, holder, seconds) if spread else None
         if claimed is not None:
             return claimed
     return None
 
 
-def _needs(session: Session, spec: dict[str, Any], found: Sequence[Device]) -> tuple[list[str], int]:
-    """The devices that a run may take, and how many of them it does: the CPU serves all its processes."""
-    choices = devices.choices(found, spec.get("training", {}).get("device", "auto"))
-    if choices == ["cpu"]:
-        return choices, 1
-    try:
-        return choices, devices_needed(session, RunSpec.model_validate(spec), [device.told() for device in found])
-    except ValidationError:  # of another version: the run says so when it has begun
-        return choices, 1
-
-
 def _claim(
-    sessions: sessionmaker[Session], run_id: str, names: Sequence[str], count: int, holder: str, seconds: float
+    sessions: sessionmaker[Session], run_id: str, spread: Sequence[Share], holder: str, seconds: float
 ) -> Claim | None:
-    """One transaction: the row is won and all its devices are leased, or nothing."""
+    """One transaction: the row is won and all its devices on all its hosts are leased, or nothing."""
     with sessions() as session:
         if not win(session, run_id, holder, seconds):
             return None
-        device = devices.lease(session, names, run_id, holder, seconds, count)
-        if device is None:
-            session.rollback()
-            return None
+        holders = [holder, *(f"{holder}/{place}" for place in range(1, len(spread)))]
+        leased: dict[str, str] = {}
+        # By name, so that of two runs that want the same hosts none waits for the other.
+        for share, own in sorted(zip(spread, holders, strict=True), key=lambda pair: pair[0].host.name):
+            device = devices.lease(session, share.names, run_id, own, seconds, share.count)
+            if device is None:
+                session.rollback()
+                return None
+            leased[own] = device
+        session.execute(delete(Member).where(Member.run_id == run_id))
+        for place, (share, own) in enumerate(zip(spread, holders, strict=True)):
+            if place:
+                who = {"host": share.host.name, "worker_id": share.host.worker_id, "leader": holder, "holder": own}
+                session.add(Member(run_id=run_id, place=place, hosts=len(spread), device=leased[own], **who))
         session.commit()
-        return Claim(run_id, holder, device)
+        return Claim(run_id, holder, leased[holder], tuple(holders[1:]))
 
 
 def win(session: Session, run_id: str, holder: str, seconds: float) -> bool:
@@ -134,7 +135,16 @@ def settle(session: Session, claim: Claim, status: str, **values: Any) -> bool:
         ended["finished_at"] = now()
     settled = session.execute(update(Run).where(held(claim)).values({**ended, **values}))
     devices.release(session, claim.holder)
+    if claim.members:
+        _dismiss(session, claim)
     return bool(settled.rowcount)  # type: ignore[attr-defined]
+
+
+def _dismiss(session: Session, claim: Claim) -> None:
+    """Give back what other hosts have leased and not begun to use; who has begun gives it back by itself."""
+    idle = update(Member).where(Member.holder.in_(claim.members), Member.status.in_(("asked", "called")))
+    for holder in session.scalars(idle.values(status="ended").returning(Member.holder)).all():
+        devices.release(session, holder)
 
 
 def sweep(session: Session) -> None:
@@ -142,7 +152,7 @@ def sweep(session: Session) -> None:
     moment = now()
     lost = or_(Run.lease_expires_at < moment, Run.lease_expires_at.is_(None))
     for run in session.scalars(select(Run).where(Run.status.in_(ACTIVE), lost)).all():
-        values = _after_loss(run)
+        values = after_loss(run)
         same = and_(Run.id == run.id, Run.status == run.status, Run.worker_id == run.worker_id, lost)
         freed = {"worker_id": "", "lease_expires_at": None, "seconds_left": None, "wanted": ""}
         if session.execute(update(Run).where(same).values({**freed, **values})).rowcount:  # type: ignore[attr-defined]
@@ -150,7 +160,8 @@ def sweep(session: Session) -> None:
     session.execute(delete(DeviceLease).where(DeviceLease.expires_at < moment))
 
 
-def _after_loss(run: Run) -> dict[str, Any]:
+def after_loss(run: Run, host: str = "") -> dict[str, Any]:
+    """What becomes of a run whose worker is gone, or another `host` that took part: as wanted, or begun again."""
     if run.wanted == "cancel":
         return {"status": "cancelled", "finished_at": now()}
     if run.wanted == "pause":
@@ -160,11 +171,14 @@ def _after_loss(run: Run) -> dict[str, Any]:
             "status": "queued",
             "sent_at": None,
             "phase": "",
-            "phase_detail": "waiting for a worker: the last one is gone",
+            "phase_detail": f"waiting for hosts: {host} is gone"
+            if host
+            else "waiting for a worker: the last one is gone",
         }
+    lost = f"The host {host}, or another one," if host else "The machine or worker"
     error = {
-        "code": "worker_lost",
-        "message": f"The machine or worker was lost {run.attempts} times while this run was active.",
+        "code": "host_lost" if host else "worker_lost",
+        "message": f"{lost} was lost {run.attempts} times while this run was active.",
         "advice": [
             "Look into the log below and the worker's own output: the run may need more memory than the machine has.",
             "Choose a shorter maximum length, a smaller batch or a smaller model, then resume or clone the run.",

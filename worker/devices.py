@@ -6,17 +6,17 @@ A lease is a row: its primary key admits one holder, its expiry makes a dead one
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import Any
 
 import psutil
 import pynvml
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from studio.db import insert_one
-from studio.db.tables import DeviceLease, now
+from studio.db.tables import DeviceLease, Worker, now
 
 TOGETHER = ","  # between the names of devices that one run uses together
 
@@ -77,6 +77,11 @@ def _visible(count: int) -> list[int]:
     return [int(part) for part in wanted if 0 <= int(part) < count]
 
 
+def told_by(worker: Worker) -> list[Device]:
+    """The devices of a worker's host, as it said last."""
+    return [Device(**{field.name: told[field.name] for field in fields(Device)}) for told in worker.devices]
+
+
 def choices(devices: Sequence[Device], wanted: str) -> list[str]:
     """Names of the devices that a run may take: the CPU when it asks for it or there is nothing else."""
     gpus = [device.name for device in devices if device.kind != "cpu"]
@@ -95,28 +100,26 @@ def engine_environment(device: str) -> dict[str, str]:
 def lease(
     session: Session, names: Sequence[str], run_id: str, holder: str, seconds: float, count: int = 1
 ) -> str | None:
-    """`count` free devices of `names`, now leased to the holder (joined by TOGETHER); None when too few are free.
+    """The first `count` free devices of `names`, now leased to the holder (joined by TOGETHER); None when too few are.
 
-    With None some may be leased already: the caller rolls back.
+    With None some may be leased already: the caller rolls back. Each name is tried once, in order: where everybody
+    takes the same order, no two wait for each other.
     """
     leased: list[str] = []
-    while len(leased) < count:
-        one = _lease_one(session, [name for name in names if name not in leased], run_id, holder, seconds)
-        if one is None:
-            return None
-        leased.append(one)
-    return TOGETHER.join(leased)
-
-
-def _lease_one(session: Session, names: Sequence[str], run_id: str, holder: str, seconds: float) -> str | None:
-    """The first device of `names` that is free, now leased to the holder; None when all are taken."""
     expires = now() + timedelta(seconds=seconds)
     for name in names:
+        if len(leased) == count:
+            break
         row = {"device": name, "run_id": run_id, "worker_id": holder, "expires_at": expires}
         expired = update(DeviceLease).where(DeviceLease.device == name, DeviceLease.expires_at < now()).values(**row)
         if session.execute(expired).rowcount or insert_one(session, DeviceLease, row):  # type: ignore[attr-defined]
-            return name
-    return None
+            leased.append(name)
+    return TOGETHER.join(leased) if len(leased) == count else None
+
+
+def taken(session: Session) -> set[str]:
+    """Names of the devices that are leased."""
+    return set(session.scalars(select(DeviceLease.device).where(DeviceLease.expires_at >= now())))
 
 
 def extend(session: Session, holder: str, seconds: float) -> None:

@@ -10,13 +10,13 @@ from sqlalchemy import delete, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from studio.db.tables import Dataset, DeviceLease, Model, Plan, Preview, Run, Worker, now
+from studio.db.tables import Dataset, Model, Plan, Preview, Run, Worker, now
 from studio.previews import Key
 from studio.queue import RUNS, PrepareKind, send_prepare, send_run
-from worker import plan
+from worker import membership, plan
 from worker.bench import Bench
 from worker.claims import inputs_ready, sweep
-from worker.devices import choices, find_devices
+from worker.devices import choices, find_devices, taken
 from worker.preview import warm
 
 log = logging.getLogger(__name__)
@@ -47,10 +47,11 @@ class Keeper(Thread):
         self.warmed = False
 
     def run(self) -> None:
-        """Until the worker leaves."""
+        """Until the worker leaves; from then on nobody counts on its devices."""
         while not self.bench.leaving.is_set():
             self.beat_safely()
             self.bench.leaving.wait(self.every)
+        self.farewell()
 
     def beat_safely(self) -> None:
         """One beat. After a time without the database nothing is swept at first: the others were cut off as well."""
@@ -70,9 +71,11 @@ class Keeper(Thread):
         studio = self.bench.studio
         with studio.session() as session:
             told = [device.told() for device in find_devices()]
-            session.merge(Worker(id=self.bench.id, host=self.bench.host, queue=self.queue, seen_at=now(), devices=told))
+            here = {"host": self.bench.host, "devices": told, "address": studio.settings.rendezvous_address}
+            session.merge(Worker(id=self.bench.id, queue=self.queue, seen_at=now(), **here))
             session.execute(delete(Worker).where(Worker.seen_at < now() - FORGET_WORKERS))
         if self.queue == RUNS:
+            membership.answer(self.bench)
             if sweeping:
                 with studio.session() as session:
                     sweep(session)
@@ -83,8 +86,8 @@ class Keeper(Thread):
 
     def _wake_runs(self, session: Session) -> None:
         """Send the first due runs again, as many as devices are free here; while all are busy nothing is sent."""
-        taken = session.scalars(select(DeviceLease.device).where(DeviceLease.expires_at >= now())).all()
-        free = [device for device in self.bench.devices if f"{self.bench.host}/{device.name}" not in taken]
+        leased = taken(session)
+        free = [device for device in self.bench.devices if f"{self.bench.host}/{device.name}" not in leased]
         if not free:
             return
         self._stand_by([device.name for device in free])

@@ -70,7 +70,8 @@ def serve(
         bench.leaving.set()
         bench.close()
         keeper.join(timeout=5)
-        keeper.farewell()
+        for guest in bench.guests:  # each ends within the grace
+            guest.join()
         studio.close()
     return int(worker.exitcode or 0)
 

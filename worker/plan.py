@@ -6,7 +6,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from studio import plans, previews
-from studio.db.tables import Dataset, Model, Plan, Run
+from studio.db.tables import Dataset, Member, Model, Plan, Run, Worker
 from studio.errors import StudioError
 from studio.labels import storable, storable_json
 from studio.queue import send_prepare
@@ -68,7 +68,10 @@ def remember(bench: Bench, run_id: str) -> None:
     """Note in a run that begins what it was planned to need, or ask for its plan, which then notes it."""
     with bench.studio.session() as session:
         run = session.get_one(Run, run_id)
-        plan, new = plans.ask(session, spec_of(run), [device.told() for device in bench.devices])
+        elsewhere = select(Worker).join(Member, Member.worker_id == Worker.id).where(Member.run_id == run_id)
+        told = [device.told() for device in bench.devices]
+        told += [device for worker in session.scalars(elsewhere) for device in worker.devices]
+        plan, new = plans.ask(session, spec_of(run), told)
         if plan is not None and plan.told:
             run.planned_memory = plan.told["peak"]
     if plan is not None and new:

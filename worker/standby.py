@@ -44,15 +44,17 @@ class Standby:
                 return
             self._waiting = device, process
 
-    def start(self, folder: RunDir, device: str) -> Process:
-        """The engine of a run: the one that waits when it is for this device, else a new one. Raises OSError."""
+    def start(self, folder: RunDir, device: str, meeting: Sequence[str] = ()) -> Process:
+        """The engine of a run: the one that waits when it is for this device, else a new one. Raises OSError.
+
+        `meeting`: arguments about the other hosts of the run, if there are any; then it is a new one.
+        """
         marker = folder.path / launch.PROCESS_FILE
         launch.end_leftover(marker)
-        process = self._take(folder, device)
+        process = None if meeting else self._take(folder, device)
         if process is None:
-            process = launch.start(
-                [*self.engine, "train", str(folder.path)], log=folder.log, extra=engine_environment(device)
-            )
+            argv = [*self.engine, "train", str(folder.path), *meeting]
+            process = launch.start(argv, log=folder.log, extra=engine_environment(device))
         launch.mark(process, marker)
         return process
 

@@ -19,6 +19,7 @@ from studio.labels import storable
 from worker import claims, launch, plan
 from worker.bench import Bench
 from worker.claims import Claim
+from worker.hosts import Hosts
 from worker.prepare_run import lay_out, resolve, verify
 from worker.relay import Relay, log_tail
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 0.5
 POLL_SECONDS = 0.05  # how soon the end of the engine is noticed
 TERM_SECONDS = 5.0  # between SIGTERM and SIGKILL
+GRACE = 5.0  # beyond a lease, after which the engines on other hosts are waited for no longer
+SAME_FOLDERS = ["All hosts of a run need the data folder, and the model's, at the same path. Mount them, then resume."]
 
 
 @dataclass
@@ -54,7 +57,8 @@ def supervise(bench: Bench, claim: Claim) -> None:
         if done := relay.catch_up(studio.sessions, claim):
             _settle(studio, claim, "succeeded", phase="", phase_detail=storable(done.message))
             return
-        process = bench.standby.start(run_dir, claim.device)
+        hosts = Hosts(claim)
+        process = bench.standby.start(run_dir, claim.device, hosts.call(studio, run_dir))
     except StudioError as error:
         _settle(
             studio, claim, "failed", error=_error(error.code, error.message, [error.advice] if error.advice else [])
@@ -70,7 +74,7 @@ def supervise(bench: Bench, claim: Claim) -> None:
         )
         return
     log.info("%s: the engine runs on %s (pid %d)", claim.run_id, claim.device, process.popen.pid)
-    supervision = Supervision(studio, claim, relay, process, bench.leaving)
+    supervision = Supervision(studio, claim, relay, process, bench.leaving, hosts)
     try:
         ours = supervision.watch()
     finally:
@@ -88,27 +92,32 @@ class Supervision:
     relay: Relay
     process: launch.Process
     leaving: Event
+    hosts: Hosts
 
     def __post_init__(self) -> None:
         self.stopping = Stopping()
-        self.left = False  # the wish to stop came from this worker's own end
+        self.left = False  # the wish to stop came from the end of this worker, or of one that takes part
 
     def watch(self) -> bool:
-        """Until the engine has ended; False when the run was taken over by another worker."""
+        """Until the engine has ended, here and elsewhere; False when the run was taken over by another worker."""
+        lease = self.studio.settings.lease_seconds
         while True:
             ended = self.process.exit_code() is not None
             wanted = self._tick(last=ended)
             if wanted is None:
                 log.warning("%s: taken over by another worker; the engine here is ended", self.claim.run_id)
                 return False
-            if ended:
+            if ended and (self.relay.finished is not None or self.hosts.known(lease + GRACE)):
                 return True
-            self._press(wanted)
+            if not ended and self.hosts.hopeless:
+                self.process.end()
+            elif not ended:
+                self._press(wanted)
             self._wait()
 
     def _wait(self) -> None:
-        until = time.monotonic() + TICK_SECONDS
-        while time.monotonic() < until and self.process.exit_code() is None:
+        until, ended = time.monotonic() + TICK_SECONDS, self.process.exit_code() is not None
+        while time.monotonic() < until and (self.process.exit_code() is not None) == ended:
             time.sleep(POLL_SECONDS)
 
     def _tick(self, *, last: bool) -> str | None:
@@ -122,6 +131,7 @@ class Supervision:
                 with self.studio.session() as session:
                     if not claims.extend(session, self.claim, self.studio.settings.lease_seconds):
                         return None
+                    self.hosts.look(session)
                     more = self.relay.relay(session, self.claim, last=last)
                     wanted = session.scalars(select(Run.wanted).where(Run.id == self.claim.run_id)).one()
                 before = self.relay.offset, self.relay.log_size
@@ -134,7 +144,7 @@ class Supervision:
 
     def _press(self, wanted: str) -> None:
         """Stop file, then SIGTERM after the grace, then SIGKILL; each to every process of the run."""
-        self.left = not wanted and self.leaving.is_set()
+        self.left = not wanted and (self.leaving.is_set() or self.hosts.leaving)
         if self.left:
             wanted = "pause"
         if not wanted:
@@ -173,8 +183,20 @@ class Supervision:
             return "queued", {"attempts": 0, "phase_detail": "waiting for the worker to come back"}
         if wanted == "pause" or said is not None:
             return "paused", {"phase": "", "phase_detail": storable(said.message) if said else ""}
-        _size, tail = log_tail(self.relay.run_dir.log)
-        return "failed", {"error": crashed(code, tail)}
+        return self._unsaid(code)
+
+    def _unsaid(self, code: int) -> tuple[str, dict[str, Any]]:
+        """The outcome of a run that ended without a word: a host was lost, could not take part, or an engine died."""
+        folder, hosts = self.relay.run_dir, self.hosts
+        if hosts.lost:
+            with self.studio.session() as session:
+                values = claims.after_loss(session.get_one(Run, self.claim.run_id), hosts.lost)
+            return values.pop("status"), values
+        if hosts.refusal:
+            return "failed", {"error": _error("host_refused", hosts.refusal, SAME_FOLDERS)}
+        _size, tail = log_tail(folder.log)
+        error = crashed(code, tail)
+        return "failed", {"error": error | {"message": error["message"] + storable(hosts.last_words(folder))}}
 
 
 def crashed(code: int, tail: str) -> dict[str, Any]:

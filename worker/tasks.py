@@ -53,8 +53,8 @@ def work(bench: Bench) -> int:
     """Claim and supervise runs until none is left that this host can take now; how many it were."""
     done = 0
     while not bench.leaving.is_set():
-        lease = bench.studio.settings.lease_seconds
-        claim = claim_next(bench.studio.sessions, bench.host, bench.devices, bench.new_holder(), lease)
+        lease, address = bench.studio.settings.lease_seconds, bench.studio.settings.rendezvous_address
+        claim = claim_next(bench.studio.sessions, bench.host, bench.devices, bench.new_holder(), lease, address)
         if claim is None:
             break
         supervise(bench, claim)

@@ -125,6 +125,11 @@ class Mesh:
         dist.all_gather_object(box, value, group=group.handle)
         return box
 
+    def hosts(self) -> list[str]:
+        """Names of the hosts of a run on several of them, the one that speaks for it first; all processes ask."""
+        number = int(os.environ.get("GROUP_RANK", "0"))
+        return [name for name in dict(self.everyones((number, host()))).values() if name]
+
     def once(self, work: Callable[[], T]) -> T:
         """What the main process finds, everywhere; the others wait for it and do not look for themselves."""
         if self.world.size == 1:
@@ -205,6 +210,11 @@ def processes() -> int:
 def rank() -> int:
     """The number of this process among them; 0 speaks and writes for the run."""
     return int(os.environ.get("RANK", "0"))
+
+
+def host() -> str:
+    """The name of this process's host in a run on several of them; empty in a run on one."""
+    return os.uname().nodename if int(os.environ.get("GROUP_WORLD_SIZE", "1")) > 1 else ""
 
 
 def leave() -> None:

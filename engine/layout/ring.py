@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.attention_kernels import Documents, Scoring
+from engine.attention_kernels import Documents, Scoring, say
 from engine.batches import Ints, positions
 from engine.devices import exact
 from engine.layout.mesh import Group
@@ -203,6 +203,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, documents: Documents, how: Scoring, 
     """
     if how.dropout:
         raise ValueError("attention with dropout cannot be passed round a ring")
+    say(f"in a ring of {ring.size}", str(q.device), str(q.dtype))
     groups, width = k.shape[1], q.shape[-1]
     way = _Round(Sight.of(documents, how.window, q.device), how, ring)
     q_GPtD = q.reshape(groups, -1, q.shape[2], width)

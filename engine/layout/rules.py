@@ -27,8 +27,32 @@ class Refusal:
 def refusals(spec: RunSpec, config: Mapping[str, Any], degrees: Degrees) -> list[Refusal]:
     """Everything about a layout that cannot be, the first being the one to tell."""
     text = config.get("text_config") or config
-    found = [*_experts(text, degrees), *_tensor(spec, text, degrees), *_context(text, degrees), *_whole(spec, degrees)]
+    found = [
+        *_hosts(spec, degrees),
+        *_experts(text, degrees),
+        *_tensor(spec, text, degrees),
+        *_context(text, degrees),
+        *_whole(spec, degrees),
+    ]
     return [*found, *_packed(spec, config, degrees), *_experts_adapters(spec)]
+
+
+def _hosts(spec: RunSpec, degrees: Degrees) -> Iterator[Refusal]:
+    hosts = spec.layout.hosts
+    if hosts in (1, "auto"):
+        return
+    if spec.layout.is_open:
+        yield Refusal(
+            "layout.hosts",
+            "How a run is split over several hosts is not planned for you.",
+            f"Set Data to {hosts}, and Shard to the number of devices of each host.",
+        )
+    elif degrees.processes % int(hosts):
+        yield Refusal(
+            "layout.hosts",
+            f"{degrees.processes} devices do not divide evenly among {hosts} hosts.",
+            f"Choose a number of hosts that divides {degrees.processes}, or other degrees.",
+        )
 
 
 def _experts(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
@@ -147,6 +171,12 @@ def _packed(spec: RunSpec, config: Mapping[str, Any], degrees: Degrees) -> Itera
             "layout.tensor",
             "The scales of this base's 8-bit floats belong to blocks, which a cut within a layer would tear.",
             "Set Tensor to 1, and Shard or Expert higher.",
+        )
+    if spec.lora.use_dora and (published or (training.quantization == "nf4" and degrees.processes > 1)):
+        yield Refusal(
+            "lora.use_dora",
+            "DoRA measures each whole weight, and this base keeps them packed.",
+            "Turn off DoRA, or choose a base in bfloat16.",
         )
     if training.quantization == "nf4" and degrees.tensor > 1:
         yield Refusal(

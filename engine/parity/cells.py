@@ -219,7 +219,7 @@ def _packed(families: list[str]) -> Iterator[Cell]:
             if family in families:
                 yield Cell(family, degrees, base="nf4")
     for degrees in (*WHOLE, *SPREAD):
-        for family in ("deepseek_v3", "qwen3_moe"):
+        for family in ("deepseek_v3", "qwen3_moe", "mistral_large4"):
             if family in families:
                 yield Cell(family, degrees, base="fp8")
 

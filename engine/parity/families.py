@@ -105,7 +105,7 @@ def make_twin(
 
 BLOCK = (4, 16)  # rows and columns of a twin's matrix that share a scale
 LARGEST = 448.0  # of the 8-bit floats
-WIDE = ("lm_head", "vision", "projector")  # in names of what is not published in them
+WIDE = ("lm_head", "vision", "projector", "weights_proj")  # in names of what is not published in them
 
 
 def publish_in_float8(folder: Path) -> Path:

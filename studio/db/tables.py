@@ -204,6 +204,7 @@ class Worker(Base):
     started_at: Mapped[datetime] = mapped_column(default=now)
     seen_at: Mapped[datetime] = mapped_column(default=now)
     devices: Mapped[list[Any]] = mapped_column(JSON, default=list, doc="[{name, kind, total_bytes, used_bytes}]")
+    address: Mapped[str] = mapped_column(String(40), default="", doc="Where other hosts reach it; empty: they do not.")
 
 
 class DeviceLease(Base):
@@ -215,3 +216,27 @@ class DeviceLease(Base):
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     worker_id: Mapped[str] = mapped_column(String(80))
     expires_at: Mapped[datetime]
+
+
+class Member(Base):
+    """A host's part in a run that a worker on another host leads; kept until the run is claimed again."""
+
+    __tablename__ = "members"
+
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    place: Mapped[int] = mapped_column(
+        primary_key=True, autoincrement=False, doc="Which host it is; the leader's is 0."
+    )
+    host: Mapped[str] = mapped_column(String(255))
+    worker_id: Mapped[str] = mapped_column(String(80), index=True, doc="Who is to take part.")
+    leader: Mapped[str] = mapped_column(String(80), doc="The claim on the run that it belongs to.")
+    holder: Mapped[str] = mapped_column(String(80), doc="Its own claim on its devices.")
+    device: Mapped[str] = mapped_column(Text, doc="Names of the devices, as in leases.")
+    hosts: Mapped[int] = mapped_column(doc="Of the run, the leader's included.")
+    endpoint: Mapped[str] = mapped_column(String(80), default="", doc="address:port where the hosts meet.")
+    key: Mapped[str] = mapped_column(String(80), default="", doc="The word that stands in the run's folder too.")
+    status: Mapped[str] = mapped_column(
+        String(20), default="asked", doc="asked, called (the leader is ready), joined, leaving or ended"
+    )
+    exit_code: Mapped[int | None]
+    error: Mapped[str] = mapped_column(Text, default="", doc="Why it could not take part.")

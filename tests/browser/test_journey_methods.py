@@ -22,6 +22,7 @@ SHORT = {"training.max_steps": 6, "saving.sample_prompts": 1}
 NUMBERS = range(40)
 PAIRS = [{"prompt": f"Say {n}.", "chosen": f"{n}, of course!", "rejected": f"No, not {n}."} for n in NUMBERS]
 QUESTIONS = [{"prompt": f"What is {n} and one?", "solution": str(n + 1)} for n in NUMBERS]
+ON_TWO = {**SHORT, "layout.shard": 2}
 SCORED = {
     **SHORT,
     "method.grpo.rewards": "length:8 = 1\nexact_match = 0.5",
@@ -60,7 +61,7 @@ def drawn(page: Page, title: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "found", "settings", "chart", "sample"),
     [
-        (PAIRS, "40 preference pairs", SHORT, "measured.rewards/margins", "run.tuned"),
+        (PAIRS, "40 preference pairs", ON_TWO, "measured.rewards/margins", "run.tuned"),
         (QUESTIONS, "40 prompts", SCORED, "measured.reward", "rollout.advantage"),
     ],
     ids=["dpo", "grpo"],
@@ -84,6 +85,12 @@ def test_rewards_and_answers_are_seen_and_the_result_can_be_talked_to(
     drawn(page, text(chart))
     page.get_by_text(text(sample)).first.wait_for()
     finish(page)
+    if settings is ON_TWO:
+        drawn(page, "cpu:1")
+        page.get_by_role("tab", name=text("run.settings")).click()
+        page.get_by_text("shard 2").first.wait_for()
+        page.screenshot(path=screenshots / f"journey-{name}-layout.png", full_page=True)
+        page.get_by_role("tab").first.click()
     page.screenshot(path=screenshots / f"journey-{name}.png", full_page=True)
     assert {"adapter_config.json", "adapter_model.safetensors"} <= download(page)
     assert said(small, run_id)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from playwright.sync_api import TimeoutError
 
 from studio.ui.texts import text
 from tests.browser import seed
@@ -57,14 +58,17 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 def look(watched: Watched, path: str, words: str, picture: Path) -> None:
     """Open a page, wait for its words, keep a picture in each colour scheme, and check what every page promises."""
     page = watched.open(path)
-    page.get_by_text(words, exact=False).first.wait_for()
+    try:
+        page.get_by_text(words, exact=False).first.wait_for()
+    except TimeoutError as error:
+        raise AssertionError(f"{words!r} is not on {path}: {page.inner_text('body')}, {watched.errors}") from error
     page.wait_for_timeout(300)
     page.evaluate("scrollTo(0, document.body.scrollHeight)")  # charts are drawn when they come near
     page.wait_for_timeout(100)
     page.evaluate("scrollTo(0, 0)")
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme)
-        page.screenshot(path=picture.with_stem(f"{picture.stem}-{scheme}"), full_page=True)
+        page.screenshot(path=picture.with_stem(f"{picture.stem}-{scheme}"), full_page=True, animations="disabled")
         assert page.evaluate(OVERFLOW) <= 0
     assert watched.foreign == []
     assert watched.errors == []

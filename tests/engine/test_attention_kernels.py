@@ -133,7 +133,7 @@ def test_a_kernel_that_does_not_run_here_is_not_trusted():
 
 
 def test_the_log_names_each_kernel_once(capsys):
-    kernels._say.cache_clear()
+    kernels.say.cache_clear()
     for _ in range(3):
         kernels.attend(*inputs(), LENGTHS, Scoring(SCALE))
     assert capsys.readouterr().err == "attention: flash per document on cpu in float32\n"

@@ -8,6 +8,7 @@ from transformers.integrations.finegrained_fp8 import FP8Linear
 from engine import experts, float8
 from engine.adapter import _save_weights, write_probe
 from engine.build import build
+from engine.describe import describe
 from engine.failure import Failure
 from engine.parity.families import publish_in_float8
 from engine.spec import RunSpec
@@ -44,6 +45,14 @@ def test_a_layer_computes_like_its_unpacked_weight_forwards_and_backwards(block,
     assert float((grads[0] - grads[1]).abs().max()) < 1e-12
 
 
+def test_blocks_of_a_gate_and_an_up_projection_in_one_matrix_begin_anew():
+    generator = torch.Generator().manual_seed(3)
+    small = torch.randn(12, 8, generator=generator).to(torch.float8_e4m3fn)
+    scale = torch.rand(4, 1, generator=generator)
+    expected = small.double() * scale.double().repeat_interleave(torch.tensor([4, 2, 4, 2]), 0)
+    assert torch.equal(float8._joined(small, scale, (4, 8), torch.float64), expected.float().double())
+
+
 def test_a_form_that_is_not_known_is_refused_by_its_name():
     class Another(FP8Linear):
         pass
@@ -53,7 +62,7 @@ def test_a_form_that_is_not_known_is_refused_by_its_name():
 
 
 @pytest.mark.parametrize("pieces", [2**30, 1])  # all experts unpacked at once, and one by one
-@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_moe", "mistral_large4"])
 def test_an_adapter_of_it_is_proven_in_stock_peft_on_the_base_unpacked(family, pieces, tmp_path, monkeypatch):
     monkeypatch.setattr(float8, "UNPACKED_BYTES", pieces)
     base, result, probe = (tmp_path / name for name in ("base", "result", "probe.safetensors"))
@@ -82,3 +91,8 @@ def test_an_adapter_of_it_is_proven_in_stock_peft_on_the_base_unpacked(family, p
     verdict = verify(result, str(base), probe)
     assert verdict["agrees"], verdict
     assert verdict["effect"] > 0.1
+
+
+def test_a_model_that_reads_images_besides_can_be_trained_with_text(tmp_path):
+    facts = describe(make_tiny("mistral_large4", tmp_path / "base"))
+    assert (facts["trainable"], facts["why_not"]) == (True, "")

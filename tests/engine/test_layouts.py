@@ -174,7 +174,11 @@ def test_a_trained_parameter_that_no_rule_places_is_refused():
         ({"training": {"full_finetuning": True}}, PUBLISHED, Degrees(), "training.full_finetuning"),
         ({}, PUBLISHED, Degrees(data=2, shard=2, context=2, expert=4), ""),
         ({}, PUBLISHED, Degrees(tensor=2), "layout.tensor"),
+        ({"lora": {"use_dora": True}}, PUBLISHED, Degrees(), "lora.use_dora"),
         ({"optimizer": {"optim": "adamw_8bit"}}, DENSE, Degrees(tensor=2), "optimizer.optim"),
+        ({"layout": {"hosts": 2}}, DENSE, Degrees(), "layout.hosts"),
+        ({"layout": {"data": 3, "hosts": 2}}, DENSE, Degrees(data=3), "layout.hosts"),
+        ({"layout": {"data": 2, "shard": 2, "hosts": 2}}, DENSE, Degrees(data=2, shard=2), ""),
     ],
 )
 def test_what_cannot_be_combined_is_told_with_its_reason(sections, config, degrees, setting):

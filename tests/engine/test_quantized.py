@@ -7,7 +7,7 @@ from torch import nn
 from engine import nf4
 from engine.events import Finished, Step
 from engine.failure import Failure
-from engine.quantized import Float8Linear, check, hold_in_float8
+from engine.quantized import Float8Linear, check, frozen_numbers, hold_in_float8
 from engine.train import train
 from tests.engine.runs import pieces, said
 
@@ -30,6 +30,15 @@ def test_a_base_in_four_bits_holds_its_linear_layers_in_a_quarter_of_the_memory(
         )
 
     assert held(small) * 4 == held(plain)
+    assert frozen_numbers(small.built.model) == frozen_numbers(plain.built.model)
+
+
+def test_dora_learns_on_a_base_in_four_bits(make_run):
+    _, plan, trainer = pieces(make_run(training={"quantization": "nf4"}, lora={"use_dora": True}))
+    before = trainer.logprobs(plan.step(1)[0])
+    trainer.forward_backward(plan.step(1)[0], lambda logprobs_N, _: -logprobs_N.mean())
+    assert not trainer.optim_step(1e-2).skipped
+    assert not torch.equal(trainer.logprobs(plan.step(1)[0]), before)
 
 
 def test_eight_bit_floats_are_refused_where_the_device_has_none():

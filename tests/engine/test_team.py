@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from engine import events, ranks, team
 from engine.events import Finished, Started, Step
 from engine.layout.degrees import devices_of
+from engine.meeting import Meeting
 from engine.parity.table import LAUNCH
 from engine.plan import Device, Machine, at_hand
 from engine.run import on_its_devices
@@ -106,28 +107,13 @@ def test_adapters_of_experts_from_four_devices_load_in_stock_peft_and_are_gone_o
     assert kept[0].keys() == kept[1].keys()
 
 
-def test_a_run_over_two_hosts_is_one_run(make_run):
-    run = make_run(
-        layout={"data": 2, "shard": 1, "tensor": 1, "expert": 1, "context": 1},
-        data={"eval_fraction": 0.0},
-        training={"max_steps": 2, "dtype": "float32", "device": "cpu"},
-        saving={"sample_prompts": 0},
-    )
-    endpoint = f"127.0.0.1:{ranks._free_port()}"
-    command = [sys.executable, "-m", "engine", "train", str(run.path), "--hosts", "2", "--meet", endpoint, "--host"]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    agents = [
-        subprocess.Popen([*command, host], stdin=subprocess.DEVNULL, env=environment, stderr=subprocess.DEVNULL)
-        for host in "01"
-    ]
-    assert [agent.wait(timeout=200) for agent in agents] == [0, 0]
-    said = [event for _, event in events.read(run.events)]
-    assert [event.step for event in said if isinstance(event, Step)] == [1, 2]
-    assert said[-1].status == "succeeded"
-
-
 def test_devices_that_hosts_cannot_share_evenly_are_refused(folder):
-    assert team.lead(folder, 2, ranks.Meeting(hosts=3, endpoint="127.0.0.1:1")) == 2
+    assert team.lead(folder, 2, Meeting(hosts=3, endpoint="127.0.0.1:1")) == 2
+
+
+def test_a_layout_of_two_hosts_does_not_start_on_one(make_run, capsys):
+    assert team.lead(make_run(layout={"data": 2, "hosts": 2}), 2, Meeting()) == 2
+    assert "The layout is for 2 hosts, and this is a start on 1." in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -144,7 +130,7 @@ def test_the_agent_says_why_when_the_first_process_could_not(folder, monkeypatch
         return 1
 
     monkeypatch.setattr(ranks, "launch", one_fails)
-    assert team.lead(folder, 2, ranks.Meeting()) == 1
+    assert team.lead(folder, 2, Meeting()) == 1
     assert [event for _, event in events.read(folder.events)] == [failure]
 
 
@@ -156,7 +142,7 @@ def test_the_agent_is_silent_when_the_first_process_said_how_it_ended(folder, mo
         return 1
 
     monkeypatch.setattr(ranks, "launch", ends)
-    assert team.lead(folder, 2, ranks.Meeting()) == 0
+    assert team.lead(folder, 2, Meeting()) == 0
     assert [event for _, event in events.read(folder.events)] == [paused]
 
 

@@ -38,6 +38,7 @@ def test_the_same_run_has_the_same_plan_whoever_asks(both: Studio, ready: Ready)
         ("lora", {"r": 4}, False),
         ("training", {"gradient_checkpointing": True}, False),
         ("layout", {"shard": 2}, False),
+        ("layout", {"hosts": 2}, True),
         ("optimizer", {"optim": "adamw_bf16"}, False),
         ("optimizer", {"learning_rate": 0.5}, True),
         ("training", {"seed": 7}, True),

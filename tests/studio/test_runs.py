@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import update
 
-from engine.spec import LoRA, RunSpec
+from engine.spec import Layout, LoRA, RunSpec
 from studio import runs
 from studio.compare import differences
 from studio.db.tables import Dataset, Model, Run, RunEvent
@@ -198,3 +198,14 @@ def test_a_failed_run_is_retried_with_what_its_failure_proposes(both, ready):
         assert (made.training.gradient_checkpointing, made.data.max_length, made.lora.r) == (True, 512, 8)
         assert runs.get(session, run_id).status == "failed"
         assert differences([runs.get(session, run_id), retried])
+
+
+def test_a_run_on_several_hosts_says_how_it_is_split(studio, ready):
+    spec = ready(studio)
+    for layout, told in (
+        (Layout(hosts=2), "not planned for you"),
+        (Layout(data=3, hosts=2), "3 devices do not divide"),
+    ):
+        with studio.session() as session, pytest.raises(Invalid, match=told) as caught:
+            runs.create(session, spec.model_copy(update={"layout": layout}))
+        assert caught.value.param == "layout.hosts"

@@ -89,9 +89,11 @@ def test_an_adapter_is_zipped_without_links_into_one_folder(studio, run):
 
 def test_diagnostics_tell_what_happened_and_no_secret(studio, run):
     settings = studio.settings.model_copy(update={"password": SecretStr("opensesame")})
+    studio.storage.run_dir(run.id).log_of(1).write_text("beta said opensesame\n")
     with diagnostics(studio.storage, run, settings) as file, zipfile.ZipFile(file) as archive:
         texts = {name.rpartition("/")[2]: archive.read(name).decode() for name in archive.namelist()}
-    assert set(texts) == {"run.json", "spec.json", "versions.json", "log.txt", "events.jsonl"}
+    assert set(texts) == {"run.json", "spec.json", "versions.json", "log.txt", "log-1.txt", "events.jsonl"}
+    assert texts["log-1.txt"] == "beta said ***\n"
     assert json.loads(texts["run.json"])["status"] == "queued"
     assert json.loads(texts["spec.json"]) == run.spec
     assert json.loads(texts["versions.json"])["torch"]

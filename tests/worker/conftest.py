@@ -18,7 +18,10 @@ from tests.services import wait_until
 from worker.bench import Bench
 
 SERVE = """
-import json, logging, sys
+import json, logging, os, sys
+if host := os.environ.get("NAME_OF_HOST"):
+    own = tuple(os.uname())
+    os.uname = lambda: os.uname_result((own[0], host, *own[2:]))
 from studio.settings import Settings
 from worker.main import serve
 logging.basicConfig(level=logging.INFO)
@@ -73,19 +76,24 @@ def status_is(read: Callable[[str], Run]) -> Callable[..., Run]:
 
 @pytest.fixture
 def start_worker(fake_engine: list[str], tmp_path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """`start_worker(settings, "runs")`: a real worker process with the fake engine."""
+    """`start_worker(settings, "runs")`: a real worker process with the fake engine, which takes `host` for its own."""
 
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(settings: Settings, queue: str = "runs") -> subprocess.Popen[bytes]:
+    def start(settings: Settings, queue: str = "runs", host: str = "") -> subprocess.Popen[bytes]:
         told = {
             "DATA_DIR": settings.data_dir,
             "DATABASE_URL": settings.database_url,
             "BROKER_URL": settings.broker_url,
             "LEASE_SECONDS": settings.lease_seconds,
             "STOP_GRACE_SECONDS": settings.stop_grace_seconds,
+            "RENDEZVOUS_ADDRESS": settings.rendezvous_address,
         }
-        environment = {**os.environ, **{f"ATELIER_{name}": str(value) for name, value in told.items()}}
+        environment = {
+            **os.environ,
+            "NAME_OF_HOST": host,
+            **{f"ATELIER_{name}": str(value) for name, value in told.items()},
+        }
         with (tmp_path / f"worker-{len(started)}.log").open("wb") as log:
             argv = [sys.executable, "-c", SERVE, queue, json.dumps(fake_engine)]
             process = subprocess.Popen(argv, env=environment, stdout=log, stderr=log)

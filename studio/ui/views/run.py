@@ -89,9 +89,7 @@ def progress(story: Story) -> Html:
     run = story.run
     if run.status == "queued":
         ahead = text("run.position", n=story.ahead) if story.ahead else ""
-        return el(
-            "div", el("span", text("run.waiting")), el("span", ahead, cls="quiet"), cls="progress-words", role="status"
-        )
+        return el("div", el("span", waiting(run)), el("span", ahead, cls="quiet"), cls="progress-words", role="status")
     share = run.step / run.total_steps if run.total_steps else None
     cls = {"succeeded": "done", "failed": "broken", "cancelled": "stopped", "paused": "stopped"}.get(run.status, "")
     if share is None and run.status in (*FINAL, "paused"):
@@ -113,6 +111,15 @@ def progress(story: Story) -> Html:
         role="status",
     )
     return el("div", meter(share, cls), line, cls="run-progress")
+
+
+def waiting(run: Run) -> str:
+    """What a queued run waits for."""
+    if run.phase_detail:
+        return run.phase_detail[0].upper() + run.phase_detail[1:]
+    hosts = (run.spec.get("layout") or {}).get("hosts")
+    several = isinstance(hosts, int) and hosts > 1
+    return text("run.waiting_hosts", n=hosts) if several else text("run.waiting")
 
 
 def doing(run: Run) -> str:

@@ -10,6 +10,7 @@ from studio.ui.views.run import Story
 
 FACTS = (
     "device",
+    "hosts",
     "layout",
     "layout_why",
     "dtype",
@@ -63,9 +64,9 @@ def facts(story: Story) -> Child:
         return None
     pairs: list[Child] = []
     for name in FACTS:
-        if (value := told.get(name)) in (None, ""):  # not said, or by a version that did not know it
+        if (value := told.get(name)) in (None, "", []):  # not said, or by a version that did not know it
             continue
-        shown = figures.count(value) if isinstance(value, int) else str(value)
+        shown = figures.count(value) if isinstance(value, int) else figures.value(value)
         pairs += [el("dt", text(f"fact.{name}")), el("dd", shown)]
     for package, version in (told.get("versions") or {}).items():
         pairs += [el("dt", package), el("dd", version)]

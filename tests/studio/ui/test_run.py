@@ -33,3 +33,15 @@ def test_what_a_run_warns_about_is_told_once_with_how_often_it_came_up() -> None
     assert "Step 2: the loss is &lt;no&gt; number" in shown
     assert "2 times so far." in shown
     assert shown.count("times") == 1
+
+
+def test_a_run_says_which_hosts_it_is_on_and_what_it_waits_for_before() -> None:
+    told = story(started=[{"device": "CUDA: H100", "devices": 16, "hosts": ["alpha", "beta"], "layout": "data 2"}])
+    assert "<dt>Hosts</dt><dd>alpha, beta</dd>" in run_tabs.settings_of(told)
+    assert "Hosts</dt><dd></dd>" not in run_tabs.settings_of(story(started=[{"device": "CPU", "hosts": []}]))
+    told.run.status = "queued"
+    assert "Waiting for a free worker" in views.progress(told)
+    told.run.spec["layout"]["hosts"] = 2
+    assert "Waiting for 2 hosts with free devices at once" in views.progress(told)
+    told.run.phase_detail = "waiting for hosts: <beta> is gone"
+    assert "Waiting for hosts: &lt;beta&gt; is gone" in views.progress(told)
