@@ -37,11 +37,12 @@ class _Norm:
     offset: float
     late: bool
 
-    def scaled(self, normed: Tensor, weight_D: Tensor, dtype: torch.dtype) -> Tensor:
-        """Float32 rows of norm one, times the weight, in `dtype`."""
+    def scale(self, normed: Tensor, weight_D: Tensor, out: Tensor) -> None:
+        """Write float32 rows of norm one, times the weight, to `out`."""
         if self.late:
-            return (weight_D + self.offset if self.offset else weight_D) * normed.to(dtype)
-        return (normed * (weight_D.float() + self.offset)).to(dtype)
+            torch.mul(normed.to(out.dtype), weight_D + self.offset if self.offset else weight_D, out=out)
+        else:
+            torch.mul(normed, weight_D.float() + self.offset, out=out)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -53,10 +54,10 @@ class _RMSNorm(torch.autograd.Function):
         out_ND = torch.empty_like(x_ND)
         inverse_N1 = torch.empty(len(x_ND), 1, dtype=torch.float32, device=x.device)
         for at in _strips(x_ND):
-            wide = x_ND[at].float()
+            wide = x_ND[at].to(torch.float32, copy=True)
             inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps)
             inverse_N1[at] = inverse
-            out_ND[at] = norm.scaled(wide * inverse, weight_D, x.dtype)
+            norm.scale(wide.mul_(inverse), weight_D, out_ND[at])
         ctx.save_for_backward(x_ND, inverse_N1, weight_D)
         ctx.norm, ctx.shape = norm, x.shape
         return out_ND.view(x.shape)
@@ -68,10 +69,11 @@ class _RMSNorm(torch.autograd.Function):
         out_ND = torch.empty_like(x_ND)
         factor_D = weight_D.float() + ctx.norm.offset
         for at in _strips(x_ND):
+            inverse = inverse_N1[at]
             grad = grad_ND[at] * factor_D  # float32
-            normed = x_ND[at] * inverse_N1[at]
+            normed = x_ND[at] * inverse
             along = (grad * normed).mean(-1, keepdim=True)
-            out_ND[at] = grad.sub_(normed.mul_(along)).mul_(inverse_N1[at])
+            torch.mul(grad.addcmul_(normed, along, value=-1), inverse, out=out_ND[at])
         return out_ND.view(ctx.shape), None, None
 
 
