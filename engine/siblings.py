@@ -4,7 +4,7 @@ The first call computes all of them and the others take what waits for them, so 
 products (few heads of keys and values) and those with an adapter's A gain most by it.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from peft.tuners.lora.layer import Linear as LoraLinear
@@ -24,8 +24,11 @@ class Siblings:
         self.x: Tensor | None = None
         self.waiting: dict[int, Tensor] = {}
 
-    def take(self, number: int, x: Tensor) -> Tensor:
+    def forward(self, number: int, x: Tensor) -> Tensor:
         """What layer `number` makes of `x`."""
+        layer: Any = self.layers[number]
+        if layer.disable_adapters:
+            return cast(Tensor, layer.base_layer(x))
         if self.x is not x or number not in self.waiting:
             joint = Joint.of(self.layers, self.weight_OI, self.bias_O)
             self.x, self.waiting = x, dict(enumerate(together(joint, x)))
@@ -45,15 +48,6 @@ def join(module: nn.Module) -> bool:
             continue
         siblings = Siblings(plain, *stacked)
         for number, layer in enumerate(plain):
-            layer.__dict__["forward"] = _forward(siblings, number)
+            layer.__dict__["forward"] = partial(siblings.forward, number)
         return True
     return False
-
-
-def _forward(siblings: Siblings, number: int) -> Callable[[Tensor], Tensor]:
-    layer: Any = siblings.layers[number]
-
-    def forward(x: Tensor) -> Tensor:
-        return cast(Tensor, layer.base_layer(x)) if layer.disable_adapters else siblings.take(number, x)
-
-    return forward

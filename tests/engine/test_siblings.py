@@ -24,7 +24,7 @@ def projections(attention):
 
 
 def waiting(layer):
-    return layer.forward.__closure__[1].cell_contents.waiting
+    return layer.forward.func.__self__.waiting
 
 
 def gradients(layers, x):
