@@ -2,7 +2,8 @@
 
 A block is some queries and everything that they may see, small enough for its scores to stay in the cache. Short
 documents share a block, and so do short answers to one prompt. Scores are rounded to bfloat16, as in transformers'
-eager attention, and worked out again for the gradients: a layer keeps nothing but its inputs.
+eager attention. What a layer keeps is its inputs, and the weights where the texts are short: of long ones they would be
+the largest tensors of all, so these are worked out again for the gradients.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 256  # queries at most; more of them compute more scores that nobody sees, fewer make more calls
+KEPT = 256  # keys per query, on average, up to which weights are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,11 @@ class Block:
     queries: slice
     keys: tuple[slice, ...]
     bias_QK: Tensor
+
+    @property
+    def area(self) -> int:
+        """Queries times keys."""
+        return (self.queries.stop - self.queries.start) * sum(part.stop - part.start for part in self.keys)
 
     def seen(self, each_GTD: Tensor) -> Tensor:
         """The keys or values (G, K, D) of this block."""
@@ -127,24 +134,28 @@ class _InBlocks(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, parts: tuple[Block, ...], scale: float) -> Tensor:
         k_GTD, v_GTE = k[0].contiguous(), v[0].contiguous()
         out_THE = q.new_empty(q.shape[2], q.shape[1], v.shape[3])
+        kept: list[Tensor] = []
+        keeps = sum(block.area for block in parts) <= KEPT * q.shape[2]
         for block in parts:
             q_GRD = q[0, :, block.queries].reshape(len(k_GTD), -1, q.shape[3])
-            found = block.weights(q_GRD, block.seen(k_GTD), scale) @ block.seen(v_GTE)
+            weights = block.weights(q_GRD, block.seen(k_GTD), scale)
+            kept += [weights] * keeps
+            found = weights @ block.seen(v_GTE)
             out_THE[block.queries] = found.view(q.shape[1], -1, v.shape[3]).transpose(0, 1)
-        ctx.save_for_backward(q, k_GTD, v_GTE)
+        ctx.save_for_backward(q, k_GTD, v_GTE, *kept)
         ctx.parts, ctx.scale = parts, scale
         return out_THE[None]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        q, k_GTD, v_GTE = ctx.saved_tensors
+        q, k_GTD, v_GTE, *kept = ctx.saved_tensors
         grad_q = torch.empty_like(q)
         grad_k, grad_v = (torch.zeros_like(each, dtype=torch.float32) for each in (k_GTD, v_GTE))
-        for block in ctx.parts:
+        for number, block in enumerate(ctx.parts):
             keys = block.seen(k_GTD)
             q_GRD = q[0, :, block.queries].reshape(len(k_GTD), -1, q.shape[3])
             g_GRE = gradient[0, block.queries].transpose(0, 1).reshape(len(k_GTD), -1, gradient.shape[3])
-            weights = block.weights(q_GRD, keys, ctx.scale)
+            weights = kept[number] if kept else block.weights(q_GRD, keys, ctx.scale)
             block.add(grad_v, weights.transpose(1, 2) @ g_GRE)
             slopes = g_GRE @ block.seen(v_GTE).transpose(1, 2)
             slopes = torch.ops.aten._softmax_backward_data(slopes, weights, -1, weights.dtype)

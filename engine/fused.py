@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from peft.tuners.lora.layer import Linear as LoraLinear
 from torch import Tensor, nn
 
-from engine.lora import LowRank, is_plain
+from engine.lora import Joint, LowRank, is_plain, joined
+from engine.siblings import join
 
 STRIP_BYTES = 2**20  # what one portion of rows takes in float32, so that its passes stay in a core's cache (CPU)
 PROBE_TOKENS = 5
@@ -36,11 +37,12 @@ class _Norm:
     offset: float
     late: bool
 
-    def scaled(self, normed: Tensor, weight_D: Tensor, dtype: torch.dtype) -> Tensor:
-        """Float32 rows of norm one, times the weight, in `dtype`."""
+    def scale(self, normed: Tensor, weight_D: Tensor, out: Tensor) -> None:
+        """Write float32 rows of norm one, times the weight, to `out`."""
         if self.late:
-            return (weight_D + self.offset if self.offset else weight_D) * normed.to(dtype)
-        return (normed * (weight_D.float() + self.offset)).to(dtype)
+            torch.mul(normed.to(out.dtype), weight_D + self.offset if self.offset else weight_D, out=out)
+        else:
+            torch.mul(normed, weight_D.float() + self.offset, out=out)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -52,10 +54,10 @@ class _RMSNorm(torch.autograd.Function):
         out_ND = torch.empty_like(x_ND)
         inverse_N1 = torch.empty(len(x_ND), 1, dtype=torch.float32, device=x.device)
         for at in _strips(x_ND):
-            wide = x_ND[at].float()
+            wide = x_ND[at].to(torch.float32, copy=True)
             inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps)
             inverse_N1[at] = inverse
-            out_ND[at] = norm.scaled(wide * inverse, weight_D, x.dtype)
+            norm.scale(wide.mul_(inverse), weight_D, out_ND[at])
         ctx.save_for_backward(x_ND, inverse_N1, weight_D)
         ctx.norm, ctx.shape = norm, x.shape
         return out_ND.view(x.shape)
@@ -67,10 +69,11 @@ class _RMSNorm(torch.autograd.Function):
         out_ND = torch.empty_like(x_ND)
         factor_D = weight_D.float() + ctx.norm.offset
         for at in _strips(x_ND):
+            inverse = inverse_N1[at]
             grad = grad_ND[at] * factor_D  # float32
-            normed = x_ND[at] * inverse_N1[at]
+            normed = x_ND[at] * inverse
             along = (grad * normed).mean(-1, keepdim=True)
-            out_ND[at] = grad.sub_(normed.mul_(along)).mul_(inverse_N1[at])
+            torch.mul(grad.addcmul_(normed, along, value=-1), inverse, out=out_ND[at])
         return out_ND.view(ctx.shape), None, None
 
 
@@ -92,32 +95,44 @@ GATES = (
 )
 
 
-class _GatedDown(torch.autograd.Function):
-    """down(act(gate) * up) with an adapter on down; the product, as wide as both, is computed again in backward."""
+class _GatedMLP(torch.autograd.Function):
+    """down(act(gate(x)) * up(x)) with adapters on all three; the product is computed again in the backward pass.
+
+    `into` is gate and up side by side; their outputs (N, 2I) are kept, and so are their gradients in one piece.
+    """
 
     @staticmethod
-    def forward(ctx: Any, gate: Tensor, up: Tensor, act: _Gate, down: LowRank, a_RI: Tensor, b_OR: Tensor) -> Tensor:
-        gate_NI, up_NI = gate.reshape(-1, gate.shape[-1]), up.reshape(-1, up.shape[-1])
-        out_NO, low_NR = down.forward(_product(gate_NI, up_NI, act))
-        ctx.save_for_backward(gate_NI, up_NI, low_NR)
-        ctx.act, ctx.down, ctx.shape = act, down, gate.shape
-        return out_NO.view(*gate.shape[:-1], -1)
+    def forward(ctx: Any, x: Tensor, act: _Gate, into: Joint, down: LowRank, *adapters: Tensor) -> Tensor:
+        x_ND = x.reshape(-1, x.shape[-1])
+        both_NJ, low_NR = into.layer().forward(x_ND)
+        gate_NI, up_NI = both_NJ.chunk(2, -1)
+        out_NO, down_NR = down.forward(_product(gate_NI, up_NI, act))
+        ctx.save_for_backward(x_ND, both_NJ, low_NR, down_NR)
+        ctx.act, ctx.into, ctx.down, ctx.shape = act, into, down, x.shape
+        return out_NO.view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, Tensor, Tensor]:
-        gate_NI, up_NI, low_NR = ctx.saved_tensors
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x_ND, both_NJ, low_NR, down_NR = ctx.saved_tensors
+        down: LowRank = ctx.down
         grad_NO = gradient.reshape(-1, gradient.shape[-1])
-        low_grad_NR = ctx.down.low_gradient(grad_NO)
-        grad_NI = ctx.down.input_gradient(grad_NO, low_grad_NR)
-        product_NI, grad_gate = torch.empty_like(gate_NI), torch.empty_like(gate_NI)
-        for at in _strips(gate_NI):
+        low_grad_NR = down.low_gradient(grad_NO)
+        grad_NI = down.input_gradient(grad_NO, low_grad_NR)
+        product_NI, grad_NJ = torch.empty_like(grad_NI), torch.empty_like(both_NJ)
+        (gate_NI, up_NI), (grad_gate_NI, grad_up_NI) = both_NJ.chunk(2, -1), grad_NJ.chunk(2, -1)
+        for at in _strips(grad_NI):
             gate, up, grad = gate_NI[at], up_NI[at], grad_NI[at]
             value = ctx.act.forward(gate)
             torch.mul(value, up, out=product_NI[at])
-            grad_gate[at] = ctx.act.backward(grad * up, gate)
-            grad.mul_(value)  # from here on the gradient of `up`
-        grad_a, grad_b = ctx.down.adapter_gradients(grad_NO, low_grad_NR, product_NI, low_NR)
-        return grad_gate.view(ctx.shape), grad_NI.view(ctx.shape), None, None, grad_a, grad_b
+            torch.mul(grad, value, out=grad_up_NI[at])
+            grad_gate_NI[at] = ctx.act.backward(grad.mul_(up), gate)
+        of_down = down.adapter_gradients(grad_NO, low_grad_NR, product_NI, down_NR)
+        del product_NI, grad_NI
+        into = ctx.into.layer()
+        low_grad_NR = into.low_gradient(grad_NJ)
+        of_into = ctx.into.split(*into.adapter_gradients(grad_NJ, low_grad_NR, x_ND, low_NR))
+        grad_x = into.input_gradient(grad_NJ, low_grad_NR).view(ctx.shape) if ctx.needs_input_grad[0] else None
+        return grad_x, None, None, None, *of_into, *of_down
 
 
 def _product(gate_NI: Tensor, up_NI: Tensor, act: _Gate) -> Tensor:
@@ -135,7 +150,10 @@ def fuse(model: nn.Module, dtype: torch.dtype) -> tuple[int, int]:
     if dtype == torch.float64:
         return 0, 0
     modules = list(model.modules())
-    return sum(fuse_norm(module, dtype) for module in modules), sum(fuse_mlp(module, dtype) for module in modules)
+    norms, mlps = (sum(part(module, dtype) for module in modules) for part in (fuse_norm, fuse_mlp))
+    for module in modules:
+        join(module)
+    return norms, mlps
 
 
 @torch.no_grad()
@@ -173,36 +191,38 @@ def _norm_forward(module: Any, plain: Callable[..., Tensor], norm: _Norm) -> Cal
 @torch.no_grad()
 def fuse_mlp(module: Any, dtype: torch.dtype) -> bool:
     """Replace the forward of a gated MLP with a plain adapter on its last layer; whether `module` was one."""
-    gate, up, down = (getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj"))
-    if not (isinstance(gate, nn.Module) and isinstance(up, nn.Module) and isinstance(down, LoraLinear)):
-        return False
-    if not is_plain(down):
+    layers = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    gate, up, down = (layer if isinstance(layer, LoraLinear) and is_plain(layer) else None for layer in layers)
+    if gate is None or up is None or down is None:
         return False
     plain = cast(Callable[[Tensor], Tensor], module.forward)
-    device = cast(nn.Linear, down.base_layer).weight.device
-    probe = _random(PROBE_TOKENS, int(getattr(gate, "in_features", 0)), device, dtype)
+    probe = _random(PROBE_TOKENS, gate.in_features, cast(nn.Linear, gate.base_layer).weight.device, dtype)
     try:
         expected = plain(probe)
     except (TypeError, ValueError):  # it wants more than hidden states
         return False
     for act in GATES:
-        if isinstance(expected, Tensor) and torch.equal(_gated(gate(probe), up(probe), act, down), expected):
-            module.__dict__["forward"] = _mlp_forward(module, plain, act)
-            return True
+        if isinstance(expected, Tensor) and torch.equal(down(act.forward(gate(probe)) * up(probe)), expected):
+            stacked = joined([gate, up])
+            if stacked is not None:
+                module.__dict__["forward"] = _mlp_forward(module, plain, act, *stacked)
+            return stacked is not None
     return False
 
 
-def _gated(gate: Tensor, up: Tensor, act: _Gate, down: LoraLinear) -> Tensor:
-    base = cast(nn.Linear, down.base_layer)
-    now = LowRank.of(down, base.weight, base.bias)
-    return cast(Tensor, _GatedDown.apply(gate, up, act, now, now.a_RI, now.b_OR))  # type: ignore[no-untyped-call]
-
-
-def _mlp_forward(module: Any, plain: Callable[[Tensor], Tensor], act: _Gate) -> Callable[[Tensor], Tensor]:
+def _mlp_forward(
+    module: Any, plain: Callable[[Tensor], Tensor], act: _Gate, weight_JD: Tensor, bias_J: Tensor | None
+) -> Callable[[Tensor], Tensor]:
     def forward(x: Tensor) -> Tensor:
         if module.down_proj.disable_adapters:
             return plain(x)
-        return _gated(module.gate_proj(x), module.up_proj(x), act, module.down_proj)
+        into = Joint.of([module.gate_proj, module.up_proj], weight_JD, bias_J)
+        base = module.down_proj.base_layer
+        down = LowRank.of(module.down_proj, base.weight, base.bias)
+        return cast(
+            Tensor,
+            _GatedMLP.apply(x, act, into, down, *into.adapters, down.a_RI, down.b_OR),  # type: ignore[no-untyped-call]
+        )
 
     return forward
 

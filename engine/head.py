@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from engine.devices import exact
 
-TILE_BYTES = 64 * 2**20  # float32 logits of one tile: one matrix product
+TILE_BYTES = 128 * 2**20  # float32 logits of one tile: one matrix product
 STRIP_BYTES = 2 * 2**20  # of them, what goes through the softmax at once on a CPU, so that it stays in its cache
 
 
@@ -57,9 +57,13 @@ class Shape:
 
 
 def tiles(count: int, other: int) -> list[slice]:
-    """Slices of `count` rows such that one of them, `other` wide in float32, takes TILE_BYTES at most."""
+    """Equal slices of `count` rows, each of which, `other` wide in float32, takes about TILE_BYTES.
+
+    Up to a half more: a product reads the whole matrix, however few rows are left for it.
+    """
     rows = max(16, TILE_BYTES // (4 * max(1, other)))
-    return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
+    size = -(-count // max(1, round(count / rows)))
+    return [slice(start, min(start + size, count)) for start in range(0, count, size or 1)]
 
 
 def _strips(tile: Tensor, first: int) -> Iterator[tuple[slice, Tensor]]:
@@ -118,18 +122,19 @@ class _FrozenHead(torch.autograd.Function):
         logprobs_N, entropy_N = how.outputs(hidden_ND)
         slope_ND = torch.empty_like(hidden_ND) if ctx.needs_input_grad[0] else None
         every = slice(0, len(weight_VD))
-        for tile in tiles(len(hidden_ND), len(weight_VD)):
-            raw = F.linear(hidden_ND[tile], weight_VD, bias_V)
+        parts = tiles(len(hidden_ND), len(weight_VD))
+        raw_NV = hidden_ND.new_empty(parts[0].stop if parts else 0, len(weight_VD))
+        for tile in parts:
+            raw = _logits(hidden_ND[tile], weight_VD, bias_V, raw_NV[: tile.stop - tile.start])
             for rows, strip in _strips(raw, tile.start):
                 shown = how.show(strip, rows, every)
-                scores = torch.log_softmax(shown, -1, dtype=logprobs_N.dtype)
+                chances = torch.softmax(shown, -1, dtype=logprobs_N.dtype)
                 at = targets_N[rows, None]
-                logprobs_N[rows] = scores.gather(1, at).squeeze(1)
+                logprobs_N[rows] = (shown.gather(1, at) - _log_total(shown, chances)).squeeze(1)
                 if entropy_N is not None:
-                    entropy_N[rows] = torch.special.entr(scores.exp()).sum(-1)
+                    entropy_N[rows] = torch.special.entr(chances).sum(-1)
                 if slope_ND is not None:
-                    minus_slope = scores.exp_()
-                    minus_slope.scatter_add_(1, at, minus_slope.new_full(at.shape, -1.0))
+                    minus_slope = chances.scatter_add_(1, at, chances.new_full(at.shape, -1.0))
                     strip.copy_(how.shape.chain(minus_slope, shown))
             if slope_ND is not None:
                 torch.mm(raw, weight_VD, out=slope_ND[tile])
@@ -143,6 +148,18 @@ class _FrozenHead(torch.autograd.Function):
     def backward(ctx: Any, gradient_N: Tensor, _: Any) -> tuple[Tensor, None, None, None, None]:
         (slope_ND,) = ctx.saved_tensors
         return (slope_ND * gradient_N[:, None]).to(slope_ND.dtype), None, None, None, None
+
+
+def _logits(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, out_NV: Tensor) -> Tensor:
+    """The head's output, in place of what the tile before left there."""
+    if bias_V is None:
+        return torch.mm(hidden_ND, weight_VD.t(), out=out_NV)
+    return torch.addmm(bias_V, hidden_ND, weight_VD.t(), out=out_NV)
+
+
+def _log_total(shown: Tensor, chances: Tensor) -> Tensor:
+    """Log of the sum of exponentials (rows, 1), which the likeliest token's logit and chance tell."""
+    return shown.amax(-1, keepdim=True) - chances.amax(-1, keepdim=True).log()
 
 
 class _TrainedHead(torch.autograd.Function):

@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -64,26 +64,75 @@ class LowRank:
         return grad_a_RI, (grad_b_RO.to(self.b_OR.dtype) * self.scale).t().contiguous()
 
 
+@dataclass(frozen=True)
+class Joint:
+    """Layers that read the same input, side by side; `weight_OI` and `bias_O` are theirs, one below the other."""
+
+    parts: tuple[LowRank, ...]
+    weight_OI: Tensor
+    bias_O: Tensor | None
+
+    @classmethod
+    def of(cls, layers: Sequence[LoraLinear], weight_OI: Tensor, bias_O: Tensor | None) -> "Joint":
+        """Plain LoRA layers of PEFT on base weights that `joined` put together."""
+        widths = [layer.out_features for layer in layers]
+        weights = weight_OI.split(widths)
+        return cls(tuple(LowRank.of(*each, None) for each in zip(layers, weights, strict=True)), weight_OI, bias_O)
+
+    @property
+    def widths(self) -> list[int]:
+        """Outputs of each layer."""
+        return [len(part.weight_OI) for part in self.parts]
+
+    @property
+    def adapters(self) -> tuple[Tensor, ...]:
+        """A and B of the first layer, of the second, ..."""
+        return tuple(value for part in self.parts for value in (part.a_RI, part.b_OR))
+
+    def layer(self) -> LowRank:
+        """One layer that is all of them: their A one below the other, their B on a diagonal of blocks."""
+        if len(self.parts) == 1:
+            return replace(self.parts[0], bias_O=self.bias_O)
+        a = torch.cat([part.a_RI for part in self.parts])
+        b = torch.block_diag(*(part.b_OR * part.scale for part in self.parts))
+        return LowRank(self.weight_OI, self.bias_O, a, b, 1.0)
+
+    def split(self, grad_a: Tensor, grad_b: Tensor) -> tuple[Tensor, ...]:
+        """Gradients of that layer's A and B as those of `adapters`."""
+        if len(self.parts) == 1:
+            return grad_a, grad_b
+        found: list[Tensor] = []
+        out = rank = 0
+        for part in self.parts:
+            outs, ranks = slice(out, out + len(part.b_OR)), slice(rank, rank + len(part.a_RI))
+            found += [grad_a[ranks], grad_b[outs, ranks] * part.scale]
+            out, rank = outs.stop, ranks.stop
+        return tuple(found)
+
+
 class _Adapted(torch.autograd.Function):
-    """`LowRank` on an input of any shape (..., I); W and b are frozen."""
+    """Layers side by side on one input of any shape (..., I): one output (..., O) each; W and b are frozen."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: LowRank, a_RI: Tensor, b_OR: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, joint: Joint, *adapters: Tensor) -> tuple[Tensor, ...]:
         flat_NI = x.reshape(-1, x.shape[-1])
-        out_NO, low_NR = layer.forward(flat_NI)
+        out_NO, low_NR = joint.layer().forward(flat_NI)
         ctx.save_for_backward(flat_NI, low_NR)
-        ctx.layer, ctx.shape = layer, x.shape
-        return out_NO.view(*x.shape[:-1], -1)
+        ctx.joint, ctx.shape = joint, x.shape
+        out = out_NO.view(*x.shape[:-1], -1)
+        return (out,) if len(joint.parts) == 1 else out.split(joint.widths, -1)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         flat_NI, low_NR = ctx.saved_tensors
+        joint: Joint = ctx.joint
+        gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients, -1)
         grad_NO = gradient.reshape(-1, gradient.shape[-1])
-        layer: LowRank = ctx.layer
+        layer = joint.layer()
         low_grad_NR = layer.low_gradient(grad_NO)
-        grad_a, grad_b = layer.adapter_gradients(grad_NO, low_grad_NR, flat_NI, low_NR)
+        adapters = joint.split(*layer.adapter_gradients(grad_NO, low_grad_NR, flat_NI, low_NR))
         grad_x = layer.input_gradient(grad_NO, low_grad_NR).view(ctx.shape) if ctx.needs_input_grad[0] else None
-        return grad_x, None, grad_a, grad_b
+        return grad_x, None, *adapters
 
 
 def is_plain(layer: LoraLinear) -> bool:
@@ -101,8 +150,32 @@ def is_plain(layer: LoraLinear) -> bool:
 
 def apply(layer: LoraLinear, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
     """A layer's adapter on top of these base weights, or of a slice of them that A and B were cut like."""
-    now = LowRank.of(layer, weight_OI, bias_O)
-    return cast(Tensor, _Adapted.apply(x, now, now.a_RI, now.b_OR))  # type: ignore[no-untyped-call]
+    return together(Joint((LowRank.of(layer, weight_OI, bias_O),), weight_OI, bias_O), x)[0]
+
+
+def together(joint: Joint, x: Tensor) -> tuple[Tensor, ...]:
+    """What each of these layers makes of the same input."""
+    return cast(tuple[Tensor, ...], _Adapted.apply(x, joint, *joint.adapters))  # type: ignore[no-untyped-call]
+
+
+def joined(layers: Sequence[LoraLinear]) -> tuple[Tensor, Tensor | None] | None:
+    """Frozen weights and biases of layers on the same input, one below the other; None where only some have a bias.
+
+    The layers' own become views of them, so that nothing is held twice.
+    """
+    bases: list[Any] = [layer.base_layer for layer in layers]
+    if len({base.bias is None for base in bases}) > 1 or len({base.weight.dtype for base in bases}) > 1:
+        return None
+    return _stacked([base.weight for base in bases]), _stacked([base.bias for base in bases if base.bias is not None])
+
+
+def _stacked(parts: list[nn.Parameter]) -> Any:
+    if not parts:
+        return None
+    whole = torch.cat([part.data for part in parts])
+    for part, own in zip(parts, whole.split([len(part) for part in parts]), strict=True):
+        part.data = own
+    return whole
 
 
 def _fast_forward(layer: LoraLinear) -> Callable[[Tensor], Tensor]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as property_settings
 from sqlalchemy import create_engine, text
 
 from engine.spec import Data, RunSpec
@@ -23,6 +25,10 @@ ROWS = b"".join(
     for n in range(20)
 )
 databases = itertools.count()
+
+# How long a case takes says nothing about whether it holds.
+property_settings.register_profile("atelier", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+property_settings.load_profile("atelier")
 
 
 @pytest.fixture(autouse=True)

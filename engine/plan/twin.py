@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from engine import attention, experts, fused, lora
+from engine import attention, experts, fused, lora, siblings
 from engine.auto import class_of
 from engine.build import add_adapter, quieten
 from engine.failure import Failure
@@ -89,6 +89,7 @@ def _fuse(model: nn.Module, dtype: torch.dtype) -> None:
         else:
             with Pretence("cuda"):
                 fused.fuse_mlp(module, dtype)
+            siblings.join(module)
 
 
 def make_foreign(config: Any, dtype: torch.dtype, spec: RunSpec) -> Twin:

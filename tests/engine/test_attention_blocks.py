@@ -69,9 +69,11 @@ def test_values_may_be_of_another_width_than_keys():
         torch.testing.assert_close(one.float(), other, atol=0.03, rtol=0.03)
 
 
-def test_a_layer_keeps_its_inputs_only():
-    kept = []
-    asked = Documents((40, 200))
-    with torch.autograd.graph.saved_tensors_hooks(lambda value: kept.append(value) or value, lambda value: value):
+@pytest.mark.parametrize(("texts", "kept"), [((40, 200), 4 * 240 * 240), ((600,), 0)])
+def test_a_layer_keeps_its_inputs_and_the_weights_of_short_texts_only(texts, kept):
+    saved = []
+    asked = Documents(texts)
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: saved.append(value) or value, lambda value: value):
         run(lambda *each: kernels._in_blocks(*each, asked, Scoring(SCALE)), asked, 1, torch.bfloat16)
-    assert sum(value.numel() for value in kept if value.dtype == torch.bfloat16) == 240 * WIDTH * (4 + 2 + 2)
+    inputs = sum(texts) * WIDTH * (4 + 2 + 2)
+    assert sum(value.numel() for value in saved if value.dtype == torch.bfloat16) == inputs + kept

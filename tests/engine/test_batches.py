@@ -81,7 +81,7 @@ def test_packs_in_another_order_are_the_same_packs(lengths, seed):
     assert packs.between(1, 3) == whole[1:3]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LENGTHS, st.integers(0, 5), st.fixed_dictionaries(SHAPES))
 def test_law_every_epoch_has_every_sample_once(lengths, seed, shape):
     plan = plan_of(lengths, seed=seed, **shape)
@@ -93,7 +93,7 @@ def test_law_every_epoch_has_every_sample_once(lengths, seed, shape):
         assert sum(batch.trained_tokens for batch in batches) == plan.samples.trained_tokens
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LENGTHS, st.integers(0, 5), st.fixed_dictionaries(SHAPES), st.integers(1, 40))
 def test_law_a_batch_is_a_pure_function_of_seed_and_step(lengths, seed, shape, step):
     walked, fresh = plan_of(lengths, seed=seed, **shape), plan_of(lengths, seed=seed, **shape)
@@ -104,7 +104,7 @@ def test_law_a_batch_is_a_pure_function_of_seed_and_step(lengths, seed, shape, s
         assert one.rows == other.rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(LENGTHS, st.fixed_dictionaries(SHAPES), st.integers(1, 20))
 def test_law_micro_batches_are_flat_whole_documents(lengths, shape, step):
     plan = plan_of(lengths, **shape)

@@ -91,7 +91,7 @@ def documents_of(draw, size):
     return Documents(tuple(lengths), answers if any(answers) else ())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_a_ring_gives_values_and_gradients_of_the_whole_sequence(data):
     size = data.draw(st.sampled_from(SIZES))

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -113,7 +113,7 @@ TEXT = st.text("ab c.<|>\n\té漢🙂\u00a0{}'\"\\", min_size=1, max_size=16).fi
 TALK = st.lists(st.tuples(TEXT, TEXT, st.sampled_from(["", "I think.", "a"])), min_size=1, max_size=3)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(name=st.sampled_from(sorted({*ORIGINALS, *NASTY})), start=st.sampled_from(["", "sys a"]), turns=TALK)
 def test_the_laws_hold_for_any_text(name, start, turns):
     bench = nasty(name) if name in NASTY else trl(name)

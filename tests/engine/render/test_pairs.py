@@ -102,7 +102,7 @@ def test_a_level_that_one_answer_cannot_have_is_refused_by_name():
 MERGING = st.text("ab c\n", min_size=1, max_size=8).filter(str.strip)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     prompt=MERGING, chosen=MERGING, rejected=MERGING, template=st.sampled_from(["none", "chatml", "with_bos", "spaced"])
 )

@@ -232,7 +232,7 @@ def test_D05_arguments_are_rendered_from_text_and_from_objects_alike(tokenizer_w
     assert first == second
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     prompt=st.text("abc \n", min_size=1).filter(str.strip), completion=st.text("abc \n", min_size=1).filter(str.strip)
 )
@@ -330,7 +330,7 @@ def test_templates_run_in_a_sandbox_and_their_errors_are_refusals(tokenizer_with
 WORDS = st.text("ab c<|>é漢\n", min_size=1, max_size=12).filter(str.strip)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.lists(st.tuples(WORDS, WORDS), min_size=1, max_size=4), st.sampled_from(["chatml", "next_header", "thinking"])
 )

@@ -4,7 +4,7 @@ import datetime
 from functools import cache
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.render.patterns import Pattern
@@ -83,7 +83,7 @@ TEXTS = st.lists(TEXT.filter(str.strip), min_size=6, max_size=6)
 THOUGHTS = st.lists(st.sampled_from(["", "I think.", "a\n", "</think>"]), min_size=3, max_size=3)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(
     name=st.sampled_from(sorted({*PATHS, *NASTY})),
     texts=TEXTS,
@@ -134,7 +134,7 @@ def looking(kind):
     return Pair(tokenizer_for(source, [STOP]), [STOP])
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100)
 @given(kind=st.sampled_from(sorted(LOOKS)), texts=TEXTS, turns=st.sampled_from([2, 4]))
 def test_a_template_that_looks_at_the_texts_gives_the_same_rows(kind, texts, turns):
     both, row = looking(kind), talk(texts[:turns], ["", "", ""], "")

@@ -234,7 +234,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x0
 PAIRS = st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PAIRS, st.sampled_from(["jsonl", "json", "csv", "parquet"]), st.integers(1, 40))
 def test_law_every_format_gives_back_what_was_written(tmp_path_factory, pairs, format, chunk):
     path = tmp_path_factory.mktemp("law") / f"rows.{format}"

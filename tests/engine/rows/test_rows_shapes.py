@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.rows import Row, check, normalise, usable
@@ -219,7 +219,7 @@ NAMES = st.sampled_from(
 TURN = st.dictionaries(st.sampled_from(["role", "from", "content", "value", "weight", "tool_calls"]), JSON)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.dictionaries(NAMES, JSON | st.lists(TURN, max_size=4), max_size=4))
 def test_law_any_json_is_a_row_or_problems_and_never_a_crash(value):
     found = normalise(value)
