@@ -31,3 +31,14 @@ def test_the_table_marks_what_is_not_equal(found):
     assert not wrong.equal
     assert " !" in markdown([wrong])
     assert " !" not in markdown(found)
+
+
+def test_the_table_tells_what_was_not_run_from_what_cannot_be():
+    same = dict.fromkeys(PARTS, 0.0)
+    spread, plain = Degrees(shard=2, expert=2), Degrees(shard=2)
+    table = markdown(
+        Row(Cell(*of), same, 1.0) for of in (("llama", plain), ("qwen3_moe", spread), ("gpt_oss", spread))
+    )
+    lines = {line.split(" | ")[0]: line.split("|")[2:-1] for line in table.splitlines()}
+    assert [cell.strip() for cell in lines[f"| {plain}"]] == ["0e+00", "", ""]
+    assert [cell.strip() for cell in lines[f"| {spread}"]] == ["-", "0e+00", "0e+00"]
