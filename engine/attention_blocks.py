@@ -33,7 +33,8 @@ class Block:
     @property
     def area(self) -> int:
         """Queries times keys."""
-        return (self.queries.stop - self.queries.start) * sum(part.stop - part.start for part in self.keys)
+        queries, *keys = (int(part.stop - part.start) for part in (self.queries, *self.keys))
+        return queries * sum(keys)
 
     def seen(self, each_GTD: Tensor) -> Tensor:
         """The keys or values (G, K, D) of this block."""

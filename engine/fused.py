@@ -196,7 +196,8 @@ def fuse_mlp(module: Any, dtype: torch.dtype) -> bool:
     if gate is None or up is None or down is None:
         return False
     plain = cast(Callable[[Tensor], Tensor], module.forward)
-    probe = _random(PROBE_TOKENS, gate.in_features, cast(nn.Linear, gate.base_layer).weight.device, dtype)
+    weight_OI = cast(nn.Linear, gate.base_layer).weight
+    probe = _random(PROBE_TOKENS, weight_OI.shape[1], weight_OI.device, dtype)
     try:
         expected = plain(probe)
     except (TypeError, ValueError):  # it wants more than hidden states

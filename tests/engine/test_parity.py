@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine.parity.cells import COMPOSITE, ON_FOUR, quick
+from engine.layout.degrees import Degrees
+from engine.parity.cells import COMPOSITE, ON_FOUR, Cell, quick
 from engine.parity.families import FAMILIES
 from engine.parity.table import PARTS, Row, markdown, rows
 
@@ -36,9 +37,7 @@ def test_the_table_marks_what_is_not_equal(found):
 def test_the_table_tells_what_was_not_run_from_what_cannot_be():
     same = dict.fromkeys(PARTS, 0.0)
     spread, plain = Degrees(shard=2, expert=2), Degrees(shard=2)
-    table = markdown(
-        Row(Cell(*of), same, 1.0) for of in (("llama", plain), ("qwen3_moe", spread), ("gpt_oss", spread))
-    )
+    table = markdown(Row(Cell(*of), same, 1.0) for of in (("llama", plain), ("qwen3_moe", spread), ("gpt_oss", spread)))
     lines = {line.split(" | ")[0]: line.split("|")[2:-1] for line in table.splitlines()}
     assert [cell.strip() for cell in lines[f"| {plain}"]] == ["0e+00", "", ""]
     assert [cell.strip() for cell in lines[f"| {spread}"]] == ["-", "0e+00", "0e+00"]
