@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.layout.degrees import Degrees
-from engine.parity.families import ALONE, FLOAT32_ROUTERS, ROUTED
+from engine.parity.families import ALONE, ROUTED
 from engine.spec import RunSpec
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -22,8 +22,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "beta": 0.1,
     },
 }
-EXACT = 1e-12
-FLOAT32 = 1e-6  # where transformers computes a part in float32 whatever the model's precision is
+TOLERANCE = 1e-12  # how far any number may be from that of one process
 
 
 @dataclass(frozen=True)
@@ -60,15 +59,6 @@ class Cell:
         more += [self.method.upper()] * (self.method != "sft")
         more += ["recomputed"] * self.recompute + [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
         return ", ".join([str(self.degrees), *more, *([self.checkpoint] if self.checkpoint else [])])
-
-    @property
-    def tolerance(self) -> float:
-        """How far any number may be from that of one process.
-
-        A router in float32 rounds what comes in; where a layout adds up in another order, that may flip a last bit.
-        """
-        reorders = self.degrees.tensor > 1 or self.degrees.context > 1 or self.checkpoint == "resumed"
-        return FLOAT32 if reorders and self.family in FLOAT32_ROUTERS else EXACT
 
     @property
     def possible(self) -> bool:

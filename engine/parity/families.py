@@ -69,7 +69,6 @@ ROUTED = {
     "mistral_large4",
     "qwen3_5_moe_text",
 }  # families with routed experts
-FLOAT32_ROUTERS = {"deepseek_v3", "glm4_moe", "mistral_large4"}  # whose routers compute in float32 always
 ALONE = {"qwen3_5_text", "qwen3_5_moe_text", "mistral_large4"}  # whose documents run one by one
 
 

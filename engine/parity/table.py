@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.layout.degrees import Degrees
 from engine.layout.mesh import Mesh
-from engine.parity.cells import Cell
+from engine.parity.cells import TOLERANCE, Cell
 from engine.parity.families import make_twin, publish_in_float8
 from engine.parity.trace import trace
 
@@ -28,8 +28,8 @@ class Row:
 
     @property
     def equal(self) -> bool:
-        """Whether every part is within the cell's tolerance; NaN never is."""
-        return all(self.distance[part] <= self.cell.tolerance for part in PARTS)
+        """Whether every part is within the tolerance; NaN never is."""
+        return all(self.distance[part] <= TOLERANCE for part in PARTS)
 
 
 def rows(cells: Iterable[Cell]) -> Iterator[Row]:

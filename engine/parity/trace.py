@@ -13,6 +13,7 @@ from engine.batches import Plan
 from engine.build import Built, build
 from engine.layout.mesh import Mesh
 from engine.methods import METHODS
+from engine.parity.lifted import lifted
 from engine.parity.rows import ROWS
 from engine.spec import RunSpec
 from engine.trainer import Trainer
@@ -83,12 +84,13 @@ def trace(spec: RunSpec, mesh: Mesh, accumulation: int, save: Path | None = None
     if resume is not None:
         trainer.load(resume)
     steps = []
-    for step in METHODS[spec.method.type](trainer, spec, plan):
-        steps.append(step)
-        if save is not None and step.step == SAVED:
-            snapshot = trainer.save()
-            if mesh.main:
-                snapshot.write(save)
+    with lifted(built.model):
+        for step in METHODS[spec.method.type](trainer, spec, plan):
+            steps.append(step)
+            if save is not None and step.step == SAVED:
+                snapshot = trainer.save()
+                if mesh.main:
+                    snapshot.write(save)
     hook.remove()
     return Trace(
         losses=torch.tensor([step.loss for step in steps], dtype=torch.float64),
