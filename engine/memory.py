@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from torch import nn
 
 from engine.events import DeviceMemory
 from engine.layout.mesh import host
@@ -70,6 +71,28 @@ def map_large_blocks() -> bool:
     return change is not None and change(_M_MMAP_THRESHOLD, MAPPED_FROM) == 1
 
 
+def give_back() -> None:
+    """Let the C library return what it holds without need; nothing where it is not glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is not None:
+        trim(0)
+
+
+def settle(model: nn.Module) -> None:
+    """Move frozen weights on a CPU into memory of their own, where some of them have been put together.
+
+    Weights in the precision of their file are mapped from it, and the whole of it stays resident as long as one of
+    them is left there.
+    """
+    frozen = [one for one in model.parameters() if not one.requires_grad and one.device.type == "cpu"]
+    alone = [one for one in frozen if one.untyped_storage().nbytes() == one.nbytes]
+    if len(alone) < len(frozen):
+        give_back()
+        for value in alone:
+            value.data = value.data.clone()
+        give_back()
+
+
 GROWTH = 1.2  # of resident memory since the last trim, from which on it is trimmed again
 
 
@@ -89,8 +112,6 @@ class Heap:
             self.level = resident
         if resident < self.level * GROWTH or not sys.platform.startswith("linux"):
             return False
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's own
-        if trim is not None:
-            trim(0)
+        give_back()
         self.level = None
         return True

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from engine.layout.degrees import Degrees
-from engine.parity.families import ALONE, ROUTED
+from engine.parity.families import ALONE, LIFTED, ROUTED
 from engine.spec import RunSpec
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -59,6 +59,11 @@ class Cell:
         more += [self.method.upper()] * (self.method != "sft")
         more += ["recomputed"] * self.recompute + [f"{self.micro_batches} micro-batches"] * (self.micro_batches != 4)
         return ", ".join([str(self.degrees), *more, *([self.checkpoint] if self.checkpoint else [])])
+
+    @property
+    def lifted(self) -> bool:
+        """Whether the model's parts in float32 compute in float64; see `engine.parity.lifted`."""
+        return self.family in LIFTED
 
     @property
     def possible(self) -> bool:

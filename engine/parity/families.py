@@ -69,6 +69,7 @@ ROUTED = {
     "mistral_large4",
     "qwen3_5_moe_text",
 }  # families with routed experts
+LIFTED = {"gemma3_text", "deepseek_v3", "glm4_moe", "mistral_large4"}  # whose float32 parts add up over devices
 ALONE = {"qwen3_5_text", "qwen3_5_moe_text", "mistral_large4"}  # whose documents run one by one
 
 

@@ -1,7 +1,7 @@
 """What transformers computes in float32 whatever a model's precision (routers, norms, softmaxes), in float64.
 
 A layout adds up in another order, which float64 hardly shows; a sum in float32 does, a million times as much, and would
-hide what the table is about. So the models' own code is told another float32 while it is compared.
+hide what the table is about. So the code of models where such a sum goes over devices is told another float32.
 """
 
 import sys

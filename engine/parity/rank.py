@@ -55,7 +55,7 @@ def _train(told: dict[str, Any], folder: Path) -> None:
     state = folder / f"state-{cell.reference}"
     state.mkdir(exist_ok=True)
     save, resume = (state if cell.checkpoint == what else None for what in ("saved", "resumed"))
-    found = trace(cell.spec(folder), mesh, cell.micro_batches, save, resume)
+    found = trace(cell.spec(folder), mesh, cell.micro_batches, lift=cell.lifted, save=save, resume=resume)
     if mesh.main:
         distance = found.distance(Trace.load(folder / f"{cell.reference}.safetensors"))
         with (folder / "found.jsonl").open("a", encoding="utf-8") as file:

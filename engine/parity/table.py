@@ -46,7 +46,9 @@ def rows(cells: Iterable[Cell]) -> Iterator[Row]:
                 publish_in_float8(folder / model)
         for cell in {cell.reference: cell for cell in wanted}.values():
             alone = replace(cell, degrees=Degrees(), recompute=False, checkpoint="")
-            trace(alone.spec(folder), Mesh(), cell.micro_batches).save(folder / f"{cell.reference}.safetensors")
+            trace(alone.spec(folder), Mesh(), cell.micro_batches, lift=cell.lifted).save(
+                folder / f"{cell.reference}.safetensors"
+            )
         for processes in sorted({cell.degrees.processes for cell in wanted}, reverse=True):
             yield from _launched([cell for cell in wanted if cell.degrees.processes == processes], processes, folder)
 

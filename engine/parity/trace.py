@@ -1,6 +1,7 @@
 """Five steps of a run, kept as numbers: losses, gradient norms, the first step's gradients, the weights at the end."""
 
 import hashlib
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,18 @@ def _farthest(one: Tensor, other: Tensor) -> float:
     return float((one - other).abs().max())
 
 
-def trace(spec: RunSpec, mesh: Mesh, accumulation: int, save: Path | None = None, resume: Path | None = None) -> Trace:
+def trace(
+    spec: RunSpec,
+    mesh: Mesh,
+    accumulation: int,
+    *,
+    lift: bool = False,
+    save: Path | None = None,
+    resume: Path | None = None,
+) -> Trace:
     """Train five steps of float64 on this mesh, `accumulation` micro-batches each in all; the numbers.
+
+    `lift`: what the model's code would compute in float32 is in float64 too.
 
     After step SAVED the state goes to the folder `save`; from `resume` it is read, and only the other steps are made.
     """
@@ -84,7 +95,7 @@ def trace(spec: RunSpec, mesh: Mesh, accumulation: int, save: Path | None = None
     if resume is not None:
         trainer.load(resume)
     steps = []
-    with lifted(built.model):
+    with lifted(built.model) if lift else nullcontext():
         for step in METHODS[spec.method.type](trainer, spec, plan):
             steps.append(step)
             if save is not None and step.step == SAVED:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from engine import lora, siblings
+from engine import lora, memory, siblings
 from engine.build import build
 from engine.spec import RunSpec
 
@@ -91,3 +91,14 @@ def test_layers_of_which_one_has_no_adapter_stay_apart(tiny_model):
     attention = build(spec).trunk.layers[0].self_attn
     assert not siblings.join(attention)
     attention.q_proj(torch.randn(3, attention.q_proj.in_features))
+
+
+def test_weights_that_were_put_together_leave_nothing_mapped_from_the_file(attention):
+    weights = [value for value in attention.parameters() if not value.requires_grad]
+    before = [value.clone() for value in weights]
+    places = {value.untyped_storage().data_ptr() for value in weights}
+    memory.settle(attention)
+    kept = {value.untyped_storage().data_ptr() for value in weights} & places
+    together = (attention.q_proj.base_layer.weight, attention.q_proj.base_layer.bias)
+    assert kept == {value.untyped_storage().data_ptr() for value in together if value is not None}
+    assert all(torch.equal(one, other) for one, other in zip(weights, before, strict=True))
