@@ -97,8 +97,8 @@ def _looked_at(session: Session, model: Model) -> Model:
 def _cached() -> list[tuple[str, str, Path]]:
     """(Hub id, revision, folder) of each model in the Hub's cache that has a config; the newest revision of each."""
     try:
-        cache = huggingface_hub.scan_cache_dir()
-    except (CacheNotFound, OSError):
+        cache = huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE)  # by default, where it was at the first import
+    except (CacheNotFound, OSError, ValueError):  # none, unreadable, or a file in its place
         return []
     found = []
     for repo in sorted(cache.repos, key=lambda repo: repo.repo_id):

@@ -1,6 +1,7 @@
 """Line charts as plain data: series, labels, and the sentence that says the same in words. Drawn by assets/chart.js."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,16 +25,24 @@ Chart = dict[str, Any]
 def board(**options: Any) -> gr.HTML:
     """The component for charts side by side; a new value redraws lines and leaves zoom and hidden ones alone.
 
-    Its value is `{"charts": [...]}`, and with `lines` one legend for all: `[{key, name, colour, dash}]`.
+    Its value is what `sent` makes.
     """
     return gr.HTML(
-        {"charts": []},
+        "",
         html_template='<div class="board-legend"></div><div class="charts"></div>',
         js_on_load="window.atelierBoard(element, props, watch)",
         apply_default_css=False,
         elem_classes=["sheet"],
         **options,
     )
+
+
+def sent(board: Mapping[str, Any]) -> str:
+    """A board's value: `{"charts": [...]}`, and with `lines` one legend for all: `[{key, name, colour, dash}]`.
+
+    JSON as text, which passes through Gradio's page untouched; numbers in objects would be watched there one by one.
+    """
+    return json.dumps(board, separators=(",", ":")).replace("<", "\\u003c")
 
 
 @dataclass(frozen=True)

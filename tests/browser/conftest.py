@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from huggingface_hub import constants
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Request, sync_playwright
 
 from studio.context import make_studio
@@ -131,7 +132,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings = Settings(data_dir=tmp_path_factory.mktemp("bare"))
     upgrade(settings)
     studio = make_studio(settings)
-    yield from served(mount(FastAPI(), studio))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(constants, "HF_HUB_CACHE", str(settings.data_dir / "hub"))  # not that of whoever runs the tests
+        yield from served(mount(FastAPI(), studio))
     studio.close()
 
 

@@ -1,5 +1,5 @@
-// Line charts drawn as SVG, once they are in view. A new value redraws the lines only: zoom, hidden series and the
-// reading line stay. A chart that is zoomed asks the server for all points of that part.
+// Line charts drawn as SVG: those in view at once, those near it when there is time. A new value redraws the lines
+// only: zoom, hidden series and the reading line stay. A chart that is zoomed asks the server for all points of that part.
 (() => {
   const NS = "http://www.w3.org/2000/svg";
   const HEIGHT = 210, HIGH = 380, SOON = "800px", ASKED = 4000, SETTLED = 150, TOP = 10, BOTTOM = 26, LEFT = 52, RIGHT = 10;
@@ -34,6 +34,7 @@
     else words = String(Number(number.toPrecision(4)));
     return unit ? `${words} ${unit}` : words;
   };
+  const later = window.requestIdleCallback ?? ((act) => setTimeout(act, 50));
   const nearest = (xs, x) => {
     let low = 0, high = xs.length - 1;
     while (high - low > 1) { const middle = (low + high) >> 1; if (xs[middle] < x) low = middle; else high = middle; }
@@ -78,7 +79,8 @@
       this.tip.hidden = true;
       this.summary = html("p", "chart-summary", root);
       this.listen();
-      new ResizeObserver(() => this.draw()).observe(this.stage);
+      this.room = 0; // pixels across; told here, because asking for it would lay out the page again for every chart
+      new ResizeObserver(([stage]) => { this.room = stage.contentRect.width; this.draw(); }).observe(this.stage);
     }
 
     button(parent, act) {
@@ -214,7 +216,7 @@
     }
 
     draw() {
-      const width = this.stage.clientWidth;
+      const width = this.room;
       if (!width || !this.near || !this.value) return;
       this.width = width;
       this.height = this.root.classList.contains("wide") ? HIGH : HEIGHT;
@@ -312,7 +314,8 @@
     }
   }
 
-  // Charts side by side. Where they share their lines, one legend above them hides a line in all.
+  // Charts side by side. Where they share their lines, one legend above them hides a line in all. Their value is text:
+  // an object of as many numbers would be copied and watched piece by piece on its way here, which takes longer than all else.
   window.atelierBoard = (element, props, watch) => {
     const board = element.querySelector(".charts"), names = element.querySelector(".board-legend");
     const charts = new Map(), hidden = new Set();
@@ -321,13 +324,14 @@
       for (const one of seen) {
         const chart = [...charts.values()].find((each) => each.root === one.target);
         if (!chart || !one.isIntersecting) continue;
-        chart.near = true;
         sight.unobserve(one.target);
-        chart.draw();
+        const begin = () => { chart.near = true; chart.draw(); };
+        if (one.boundingClientRect.top < innerHeight && one.boundingClientRect.bottom > 0) begin();
+        else later(begin);
       }
     }, { rootMargin: SOON });
     const show = () => {
-      const values = props.value?.charts ?? [], lines = props.value?.lines ?? [];
+      const { charts: values = [], lines = [] } = JSON.parse(props.value || "{}");
       if (named !== JSON.stringify(lines)) {
         named = JSON.stringify(lines);
         legend(names, lines, hidden, () => charts.forEach((chart) => chart.draw()));

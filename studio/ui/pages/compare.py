@@ -103,7 +103,7 @@ class Compare:
     def draw(self, chosen: list[str], axis: Axis, smoothing: float) -> Any:
         """Another curve, axis or smoothing."""
         with self.studio.session() as session:
-            return views.board(told(session, chosen), axis, smoothing)
+            return charts.sent(views.board(told(session, chosen), axis, smoothing))
 
     def _parts(self, session: Session, chosen: list[str], axis: Axis, smoothing: float) -> tuple[Any, ...]:
         found = told(session, chosen)
@@ -113,7 +113,7 @@ class Compare:
         return (
             gr.update(visible=False),
             gr.update(visible=True),
-            views.board(found, axis, smoothing),
+            charts.sent(views.board(found, axis, smoothing)),
             str(views.figure_table(found)),
             str(views.differences(found, named(session))),
             mark(run for run, _ in found),

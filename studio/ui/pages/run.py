@@ -95,7 +95,7 @@ class RunPage:
         if seen.get("news") != news:
             told = curves.read(session, run.id)
             drawn = run_charts.all_of(charts.Source(run.id, told), run.planned_memory)
-            fresh["charts"] = self.charts, {"charts": drawn}
+            fresh["charts"] = self.charts, charts.sent({"charts": drawn})
             said = el("div", views.figure_line(story, told), views.warnings(story), cls="stack-8")
             fresh["figures"] = self.figures, str(said)
             fresh["samples"] = self.samples, str(views.samples(story))

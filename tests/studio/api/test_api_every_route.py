@@ -84,3 +84,13 @@ def test_with_the_password_the_page_comes_and_loads_nothing_from_elsewhere(whole
         assert "default-src 'self'" in page.headers["content-security-policy"]
         assert "access-control-allow-origin" not in page.headers
         assert client.get("/healthz").json() == {"status": "ok", "database": "ok", "queue": "ok"}
+
+
+def test_scripts_and_styles_are_kept_by_the_browser_and_nothing_else_is(whole_app):
+    client = TestClient(whole_app, base_url=ADDRESS, headers={"Authorization": f"Bearer {PASSWORD}"})
+    page = client.get("/").text
+    script, theme = re.search(r'src="\./(assets/[^"]+)"', page), re.search(r'"theme_hash":\s*"(\w+)"', page)
+    for path in (f"/{script[1]}", f"/theme.css?v={theme[1]}"):
+        assert "immutable" in client.get(path).headers["cache-control"]
+    for path in ("/", "/theme.css", "/assets/none.js", "/v1/models"):
+        assert "immutable" not in client.get(path).headers.get("cache-control", "")

@@ -1,5 +1,6 @@
 """Charts as data: what is drawn, what is said in words, how runs are coloured."""
 
+import json
 import math
 from typing import Any
 
@@ -110,6 +111,13 @@ def test_M07_ten_runs_with_ten_curves_are_sent_in_bounded_numbers() -> None:
     assert len(board) == 8
     assert all(len(chart["series"]) == 10 for chart in board)
     assert max(len(line["x"]) for chart in board for line in chart["series"]) <= charts.share(10) == 300
+
+
+def test_a_board_is_sent_as_text_without_markup_and_without_loss() -> None:
+    board = compare.board(compared("<script>alert(1)</script>", "b"), "step", 0.0)
+    sent = charts.sent(board)
+    assert "<" not in sent
+    assert json.loads(sent) == board
 
 
 def test_smoothing_keeps_the_measured_line_behind() -> None:
