@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from engine.head import TILE_BYTES
 from engine.layout.degrees import Degrees
 from engine.plan import activations, answers, recipe
 from engine.plan.activations import Activations
@@ -173,7 +174,7 @@ def longest_of(spec: RunSpec, rows: Rows | None, length: int) -> int:
 
 def _with_head(found: Activations, batch: Batch, model: Model) -> Activations:
     """The head that is trained itself: float32 gradients of all hidden states, and a tile of logits three times."""
-    tile = 3 * 64 * 2**20
+    tile = 3 * TILE_BYTES
     return Activations(found.kept, tile + 4 * batch.tokens * model.hidden, found.working, found.sliced)
 
 

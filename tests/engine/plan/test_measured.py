@@ -13,13 +13,13 @@ MIB = 2**20
 TOLERANCE = 0.10
 # (precision, recompute, tokens of the largest step, peak of the process in MiB)
 MEASURED = (
-    ("float32", False, 161, 1388),
-    ("float32", False, 512, 1715),
-    ("float32", False, 1001, 2332),
-    ("float32", False, 2024, 3551),
-    ("float32", True, 511, 1302),
-    ("float32", True, 1001, 1305),
-    ("float32", True, 2019, 1379),
+    ("float32", False, 256, 1441),
+    ("float32", False, 474, 1761),
+    ("float32", False, 1024, 2453),
+    ("float32", False, 2048, 3468),
+    ("float32", True, 474, 1294),
+    ("float32", True, 1024, 1362),
+    ("float32", True, 2048, 1395),
 )
 
 
