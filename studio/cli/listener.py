@@ -12,6 +12,7 @@ def listen(host: str, port: int) -> socket.socket:
     """A bound socket; port 0 takes a free one. Raises Conflict when the port is taken, Invalid for a strange host."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
+        socket.getaddrinfo(host or None, port, family)  # what create_server raises does not tell an unknown name
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except socket.gaierror as error:
         raise Invalid(f"{host} is no address of this machine.", param="host") from error
