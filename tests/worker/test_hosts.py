@@ -15,6 +15,7 @@ from engine.spec import Layout, RunSpec
 from engine.train import train
 from studio import runs
 from studio.db.tables import DeviceLease, Member, Model, Run, Worker, now
+from studio.settings import Settings
 from studio.storage import Storage
 from tests.engine.models import make_tiny
 from tests.engine.runs import said
@@ -375,3 +376,10 @@ def test_two_hosts_train_to_the_losses_of_one_process(bench, both, ready, read, 
     losses = [[step.loss for step in said(one, Step)] for one in (folder, single)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert len(losses[0]) == 4
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "224.0.0.1", "alpha.example", "::1"])
+def test_hosts_meet_at_one_address_of_a_host_and_at_nothing_else(address):
+    with pytest.raises(ValueError, match=r"address|octets"):
+        Settings(rendezvous_address=address)
+    assert Settings(rendezvous_address=LOOPBACK).rendezvous_address == LOOPBACK
