@@ -42,7 +42,11 @@ class Server:
         if not url:
             message = f"This run samples from a vLLM server, and none is named here: {VARIABLE} is not set."
             raise Failure("no_sampling_server", message, ADVICE)
-        server = cls(url, folder)
+        try:
+            server = cls(url, folder)
+        except httpx.InvalidURL as error:
+            message = f"{VARIABLE} is no address of a server, such as http://127.0.0.1:8000."
+            raise Failure("sampling_server_lost", message, ADVICE) from error
         server._ask("GET", "/health")
         return server
 
@@ -50,7 +54,7 @@ class Server:
         """Give the server the adapter of this version, unless it has it. All processes of a layout call this."""
         if version == self.version:
             return
-        name = built.mesh.once(lambda: f"atelier-{secrets.token_hex(4)}-{version}")
+        name = built.mesh.once(lambda: self._new_name(version))
         write_adapter(built, self.folder / name)
         if built.mesh.main:
             told = {"lora_name": name, "lora_path": str((self.folder / name).resolve())}
@@ -58,6 +62,12 @@ class Server:
             self.forget()
         built.mesh.once(lambda: None)  # nobody asks before it is there
         self.name, self.version = name, version
+
+    def _new_name(self, version: int) -> str:
+        """A name that no adapter had; before the first one, what a killed start of the run left behind is removed."""
+        if not self.name:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return f"atelier-{secrets.token_hex(4)}-{version}"
 
     def forget(self) -> None:
         """Have the server drop the adapter that it was given, if it still answers."""
@@ -106,6 +116,7 @@ class Server:
         try:
             choice = self._ask("POST", "/v1/completions", asked).json()["choices"][0]
             ids, told = [int(token) for token in choice["token_ids"]], choice["logprobs"]["token_logprobs"]
+            reason = choice["finish_reason"]
         except (ValueError, KeyError, TypeError, IndexError) as error:
             message = f"The sampling server does not tell the tokens of its answers: {type(error).__name__} {error}."
             raise Failure(
@@ -116,14 +127,14 @@ class Server:
             told=[math.nan if logprob is None else float(logprob) for logprob in told],
             mass=[0.0] * len(ids),
             kept=[None] * len(ids),
-            truncated=choice["finish_reason"] != "stop",
+            truncated=reason != "stop",
         )
 
     def _ask(self, method: str, path: str, told: dict[str, Any] | None = None) -> httpx.Response:
         """One request. Raises Failure when it is not answered, or refused."""
         try:
             answer = self.client.request(method, path, json=told)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except httpx.HTTPError as error:
             message = f"The sampling server at {VARIABLE} does not answer: {error}."
             raise Failure("sampling_server_lost", message, ADVICE) from error
         if answer.is_error:

@@ -17,10 +17,11 @@ from engine.rundir import RunDir
 from engine.stopping import Signals
 
 
-def needed(folder: RunDir) -> int:
+def needed(folder: RunDir, hosts: int = 1) -> int:
     """How many processes are to be started for a run: 0 when this process is one of them, or the only one.
 
-    A layout that is left open is planned here, for the devices that are seen, and noted for the processes.
+    A layout that is left open is planned here, for the devices that are seen, and noted for the processes; on several
+    `hosts` it is not planned, and `lead` refuses what they cannot share.
     """
     if processes() > 1:
         return 0
@@ -29,12 +30,12 @@ def needed(folder: RunDir) -> int:
         spec = folder.read_spec()
     except (FileNotFoundError, ValueError):  # told, like every fault, by the run itself
         return 0
-    found = planned(spec)
+    found = planned(spec) if hosts == 1 else None
     if found is not None:
         sys.stderr.write(f"layout: {degrees_of(found.layout, devices_of(found.layout))}. {found.why}\n")
         folder.layout.write_text(found.model_dump_json(), encoding="utf-8")
     wanted = devices_of(found.layout if found else spec.layout)
-    return wanted if wanted > 1 else 0
+    return wanted if wanted > 1 or hosts > 1 else 0
 
 
 def lead(folder: RunDir, count: int, meeting: Meeting) -> int:
@@ -47,7 +48,8 @@ def lead(folder: RunDir, count: int, meeting: Meeting) -> int:
         sys.stderr.write(f"The layout is for {wanted} hosts, and this is a start on {meeting.hosts}.\n")
         return 2
     if rest:
-        sys.stderr.write(f"A layout of {count} devices cannot be spread evenly over {meeting.hosts} hosts.\n")
+        counted = "1 device, or one that is left open," if count == 1 else f"{count} devices"
+        sys.stderr.write(f"A layout of {counted} cannot be spread evenly over {meeting.hosts} hosts.\n")
         return 2
     folder.failure.unlink(missing_ok=True)
     hidden = "CUDA_VISIBLE_DEVICES"  # transformers splits over an accelerator whenever it sees one

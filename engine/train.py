@@ -33,8 +33,9 @@ def train(path: Path, meeting: Meeting | None = None) -> int:
     `meeting`: where the hosts of a run on several of them find one another.
     """
     folder = RunDir(path)
-    if count := team.needed(folder):
-        return team.lead(folder, count, meeting or Meeting())
+    meeting = meeting or Meeting()
+    if count := team.needed(folder, meeting.hosts):
+        return team.lead(folder, count, meeting)
     speaks = mesh.rank() == 0
     say: Say = partial(events.append, folder.events) if speaks else _nothing
     signals = Signals()

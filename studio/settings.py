@@ -57,7 +57,9 @@ class Settings(BaseSettings):
     @field_validator("rendezvous_address")
     @classmethod
     def address_is_one(cls, address: str) -> str:
-        """A name could mean another address on each host."""
+        """A name could mean another address on each host; 0.0.0.0 would listen on all of this one's."""
+        if address and (IPv4Address(address).is_unspecified or IPv4Address(address).is_multicast):
+            raise ValueError("must be one address of this host, by which the others reach it")
         return str(IPv4Address(address)) if address else ""
 
     @property

@@ -82,7 +82,7 @@ def meet(run: Path) -> list[int]:
 
 def take_part(run: Path, how: str, leader: int) -> None:
     """What an engine on another host than the first does: it ends when the first one does, well or not."""
-    if how == "elsewhere":
+    if how in ("elsewhere", "unnoticed"):
         sys.exit("RuntimeError: the sky fell elsewhere")
     while alive(leader):
         time.sleep(0.02)
@@ -109,6 +109,8 @@ def train(run: Path) -> None:
             why = "cancelled" if (run / "stop").read_text() == "cancel" else "paused"
             finish(run, why, step=number)
         if how in ("long", "elsewhere"):
+            time.sleep(0.02)
+        while how == "unnoticed":  # in an exchange that nobody answers
             time.sleep(0.02)
         if not all(alive(pid) for pid in others):
             sys.exit("RuntimeError: Connection closed by peer")

@@ -161,6 +161,11 @@ def test_port_zero_takes_a_free_one() -> None:
     assert free_port("127.0.0.1", 0) > 1023
 
 
+def test_what_is_no_address_at_all_is_not_taken_for_a_port_in_use() -> None:
+    with pytest.raises(Invalid, match="::zz is no address of this machine"):
+        free_port("::zz", 0)
+
+
 def test_an_address_of_another_machine_is_refused() -> None:
     with pytest.raises((Invalid, Conflict)):
         free_port("203.0.113.7", 7860)

@@ -80,7 +80,10 @@ class Part:
             if time.monotonic() > until or not self.keep():
                 return f"The host {host} does not see the folder of this run, {folder.path}, as the first host does."
             time.sleep(TICK_SECONDS)
-        model = folder.read_spec().model
+        try:
+            model = folder.read_spec().model
+        except (OSError, ValueError) as error:
+            return f"The host {host} cannot read the settings of this run: {str(error).splitlines()[0]}."
         return "" if Path(model).is_dir() else f"The host {host} does not see the folder of the model, {model}."
 
     def watch(self, process: launch.Process) -> None:

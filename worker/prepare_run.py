@@ -11,6 +11,7 @@ from studio import runs
 from studio.datasets import declarable
 from studio.db.tables import Dataset, Model, Run
 from studio.errors import Invalid
+from studio.layouts import check_layout
 from studio.storage import Storage
 from worker.relay import drop_half_line
 
@@ -18,7 +19,11 @@ CHUNK = 1 << 20
 
 
 def resolve(session: Session, storage: Storage, run: Run) -> RunSpec:
-    """The run's spec with `model` and `data.dataset` as paths. Raises Invalid, with the cause, when one is gone."""
+    """The run's spec with `model` and `data.dataset` as paths.
+
+    Raises Invalid, with the cause, when one is gone, or for a layout that the model, when it was prepared, turned out
+    not to allow.
+    """
     spec = runs.spec_of(run)
     dataset = session.get(Dataset, run.dataset_id)
     if dataset is None or dataset.status == "deleted":
@@ -32,6 +37,7 @@ def resolve(session: Session, storage: Storage, run: Run) -> RunSpec:
         raise Invalid(f"The model {model.name!r} cannot be used: {model.error}", code="model_unusable")
     if not Path(model.path).is_dir():
         raise Invalid(f"The folder {model.path} of the model {model.name!r} is gone.", code="model_gone")
+    check_layout(model, spec)
     data = spec.data.model_copy(update={"dataset": str(storage.dataset_file(dataset))})
     before = str(_adapter(storage, spec.adapter_from)) if spec.adapter_from else ""
     return spec.model_copy(update={"model": model.path, "data": data, "adapter_from": before})

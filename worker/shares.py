@@ -68,8 +68,10 @@ def shares(session: Session, stored: dict[str, Any], here: Host, seconds: float)
     others = [host for host in living(session, seconds) if here.reaches(host) and host.is_cpu(wanted) == cpu]
     if hosts == "auto":
         hosts = fewest(count, [len(host.lends(wanted)) for host in (here, *others)])
-    if not hosts or count % hosts:
+    if not hosts:
         return []
+    if count % hosts:  # which was not seen while the model was being prepared: the run says so when it has begun
+        return [Share(here, own, 1)]
     each, leased = 1 if cpu else count // hosts, devices.taken(session)
     able = [host for host in (here, *others) if len(set(host.lends(wanted)) - leased) >= each]
     if here not in able or len(able) < hosts:

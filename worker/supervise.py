@@ -29,6 +29,8 @@ TICK_SECONDS = 0.5
 POLL_SECONDS = 0.05  # how soon the end of the engine is noticed
 TERM_SECONDS = 5.0  # between SIGTERM and SIGKILL
 GRACE = 5.0  # beyond a lease, after which the engines on other hosts are waited for no longer
+RESUME = ["The log has the details; resume to try again."]
+IN_VAIN = "The engine here was ended, since one that it works with ended on another host."
 SAME_FOLDERS = ["All hosts of a run need the data folder, and the model's, at the same path. Mount them, then resume."]
 
 
@@ -97,6 +99,7 @@ class Supervision:
     def __post_init__(self) -> None:
         self.stopping = Stopping()
         self.left = False  # the wish to stop came from the end of this worker, or of one that takes part
+        self.in_vain = False  # the engine here was ended, since it waited for one elsewhere that is gone
 
     def watch(self) -> bool:
         """Until the engine has ended, here and elsewhere; False when the run was taken over by another worker."""
@@ -110,6 +113,7 @@ class Supervision:
             if ended and (self.relay.finished is not None or self.hosts.known(lease + GRACE)):
                 return True
             if not ended and self.hosts.hopeless:
+                self.in_vain = True
                 self.process.end()
             elif not ended:
                 self._press(wanted)
@@ -194,8 +198,7 @@ class Supervision:
             return values.pop("status"), values
         if hosts.refusal:
             return "failed", {"error": _error("host_refused", hosts.refusal, SAME_FOLDERS)}
-        _size, tail = log_tail(folder.log)
-        error = crashed(code, tail)
+        error = _error("crashed", IN_VAIN, RESUME) if self.in_vain else crashed(code, log_tail(folder.log)[1])
         return "failed", {"error": error | {"message": error["message"] + storable(hosts.last_words(folder))}}
 
 
@@ -212,11 +215,9 @@ def crashed(code: int, tail: str) -> dict[str, Any]:
             name = signal.Signals(-code).name
         except ValueError:
             name = f"signal {-code}"
-        return _error(
-            "crashed", f"The engine was ended by {name}.{said}", ["The log has the details; resume to try again."], code
-        )
+        return _error("crashed", f"The engine was ended by {name}.{said}", RESUME, code)
     message = f"The engine ended with exit code {code} and without saying why.{said}"
-    return _error("crashed", message, ["The log has the details; resume to try again."], code)
+    return _error("crashed", message, RESUME, code)
 
 
 def _error(

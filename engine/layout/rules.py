@@ -105,6 +105,14 @@ def _context(text: Mapping[str, Any], degrees: Degrees) -> Iterator[Refusal]:
     ways = degrees.context
     if ways == 1:
         return
+    heads = (text.get("num_key_value_heads") or text.get("num_attention_heads") or 0) // degrees.tensor
+    if text.get("attention_dropout") and heads % ways:
+        yield Refusal(
+            "layout.context",
+            f"Keys and values would go round a ring, where this model's attention_dropout of "
+            f"{text['attention_dropout']:g} cannot be computed.",
+            f"Choose a Context degree that divides {heads}.",
+        )
     layers = {str(kind) for kind in text.get("layer_types") or ()} | {str(text.get("model_type", ""))}
     if carried := sorted(kind for kind in layers if any(part in kind for part in CARRIES)):
         yield Refusal(

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import signal
-import socket
 import sys
 import threading
 import urllib.error
@@ -18,10 +17,11 @@ from typing import Annotated, Any
 import typer
 
 from studio.auth import check_exposure
+from studio.cli import listener
 from studio.cli.children import Child, end_all, how_it_ended, say
 from studio.cli.installation import DataDir, read_settings
 from studio.db.migrate import upgrade
-from studio.errors import Conflict, Invalid
+from studio.errors import Conflict
 from studio.settings import Settings
 from studio.storage import Storage
 
@@ -63,20 +63,8 @@ def address(settings: Settings) -> str:
 
 def free_port(host: str, port: int) -> int:
     """The port, free just now, or any free one for 0. Raises Conflict when it is taken, Invalid for a strange host."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            return int(probe.getsockname()[1])
-        except socket.gaierror as error:
-            raise Invalid(f"{host} is no address of this machine.", param="host") from error
-        except OSError as error:
-            raise Conflict(
-                f"Port {port} on {host} cannot be used: {os.strerror(error.errno or 0)}.",
-                code="port_in_use",
-                advice=f"Stop what uses it, or choose another one: --port {port + 1 if port < 65535 else 7860}",
-            ) from error
+    with listener.listen(host, port) as probe:
+        return int(probe.getsockname()[1])
 
 
 @contextmanager

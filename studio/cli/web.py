@@ -13,11 +13,10 @@ from studio.app import build_app
 from studio.auth import check_exposure
 from studio.cli.console import say
 from studio.cli.installation import DataDir, open_studio
-from studio.errors import Conflict, Invalid
+from studio.cli.listener import listen
 from studio.settings import Settings
 
 STOP_SECONDS = 5  # open event streams of pages are cut after this
-BACKLOG = 128
 
 
 def web(
@@ -36,7 +35,7 @@ def web(
             update={name: value for name, value in given.items() if value is not None}
         )
     check_exposure(settings)
-    with listen(settings) as listener:
+    with listen(settings.host, settings.port) as listener:
         bound = listener.getsockname()
         say(f"Atelier answers at http://{f'[{bound[0]}]' if ':' in bound[0] else bound[0]}:{bound[1]}")
         serve(settings.model_copy(update={"port": bound[1]}), listener)
@@ -57,18 +56,3 @@ def serve(settings: Settings, listener: socket.socket) -> None:
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     uvicorn.Server(config).run(sockets=[listener])
-
-
-def listen(settings: Settings) -> socket.socket:
-    """A bound socket. Raises Conflict when the port is taken, Invalid for an address that is none of this machine."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        return socket.create_server((settings.host, settings.port), family=family, backlog=BACKLOG)
-    except socket.gaierror as error:
-        raise Invalid(f"{settings.host} is no address of this machine.", param="host") from error
-    except OSError as error:
-        raise Conflict(
-            f"Port {settings.port} on {settings.host} cannot be used: {os.strerror(error.errno or 0)}.",
-            code="port_in_use",
-            advice="Stop what uses it, or choose another one with --port.",
-        ) from error

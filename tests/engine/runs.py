@@ -1,4 +1,4 @@
-"""What tests of runs share: what a run said, its parts without the run around them, a stop on the way, a resume."""
+"""What tests of runs share: runs on a file, what a run said, its parts, a stop on the way, an exact resume."""
 
 import torch
 
@@ -8,6 +8,17 @@ from engine.build import build, load_tokenizer, stop_ids
 from engine.data import prepare
 from engine.methods import METHODS
 from engine.trainer import Trainer
+
+
+def on_rows(make_run, file, *, steps, batch, **settings):
+    """`make("name", method={...}, data={...})`: a run on the rows of this file, its method with these settings."""
+
+    def make(name="run", *, method=None, **sections):
+        data = {"dataset": str(file), "max_length": 64, **sections.pop("data", {})}
+        training = {"max_steps": steps, "per_device_train_batch_size": batch, **sections.pop("training", {})}
+        return make_run(name, data=data, training=training, method={**settings, **(method or {})}, **sections)
+
+    return make
 
 
 def everything(run):

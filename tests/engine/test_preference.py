@@ -17,7 +17,7 @@ from engine.losses import per_answer, preference
 from engine.spec import DPO, RunSpec
 from engine.train import train
 from engine.trainer import Trainer
-from tests.engine.runs import ask_at, said
+from tests.engine.runs import ask_at, on_rows, said
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +35,7 @@ def pair_file(tmp_path_factory):
 
 @pytest.fixture
 def make_pairs(make_run, pair_file):
-    def make(name="run", *, method=None, **sections):
-        data = {"dataset": str(pair_file), "max_length": 64, **sections.pop("data", {})}
-        training = {"max_steps": 8, "per_device_train_batch_size": 3, **sections.pop("training", {})}
-        return make_run(name, data=data, training=training, method={"type": "dpo", **(method or {})}, **sections)
-
-    return make
+    return on_rows(make_run, pair_file, steps=8, batch=3, type="dpo")
 
 
 def pieces(run):

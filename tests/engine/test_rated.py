@@ -17,7 +17,7 @@ from engine.mismatched import mismatched
 from engine.rows import normalise
 from engine.spec import KTO
 from engine.train import train
-from tests.engine.runs import ask_at, pieces, said
+from tests.engine.runs import ask_at, on_rows, pieces, said
 from tests.engine.trl_losses import Scored, alone, padded
 
 WORDS = ("sun", "rain", "owl", "tea", "salt", "bread", "ink", "moss")
@@ -39,12 +39,7 @@ def rated_file(tmp_path_factory):
 
 @pytest.fixture
 def make_rated(make_run, rated_file):
-    def make(name="run", *, method=None, **sections):
-        data = {"dataset": str(rated_file), "max_length": 64, **sections.pop("data", {})}
-        training = {"max_steps": 8, "per_device_train_batch_size": 3, **sections.pop("training", {})}
-        return make_run(name, data=data, training=training, method={"type": "kto", **(method or {})}, **sections)
-
-    return make
+    return on_rows(make_run, rated_file, steps=8, batch=3, type="kto")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from engine.train import train
 from engine.trainer import Trainer
 from tests.engine.models import CHATML, byte_tokenizer
 from tests.engine.render.conftest import ORPHAN_CUE, THINKING
-from tests.engine.runs import ask_at, everything, said
+from tests.engine.runs import ask_at, everything, on_rows, said
 
 OPENED = ORPHAN_CUE.replace("{{ m.content }}", "{{ m.content.split('</think>')[-1] }}")  # as DeepSeek's
 DRAWS = [
@@ -48,13 +48,8 @@ def question_file(tmp_path_factory):
 
 @pytest.fixture
 def make_questions(make_run, question_file):
-    def make(name="run", *, method=None, **sections):
-        data = {"dataset": str(question_file), "max_length": 64, **sections.pop("data", {})}
-        training = {"max_steps": 6, "per_device_train_batch_size": 2, **sections.pop("training", {})}
-        mine = {"type": "grpo", "rewards": {"letters": 1.0}, "num_generations": 4, "max_completion_length": 6}
-        return make_run(name, data=data, training=training, method=mine | (method or {}), **sections)
-
-    return make
+    mine = {"type": "grpo", "rewards": {"letters": 1.0}, "num_generations": 4, "max_completion_length": 6}
+    return on_rows(make_run, question_file, steps=6, batch=2, **mine)
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,10 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from engine.events import Finished, Step
+from engine.failure import Failure
 from engine.rewards import grader
-from engine.sampling_server import VARIABLE
+from engine.sampling import Draw
+from engine.sampling_server import VARIABLE, Server
 from engine.spec import RunSpec
 from engine.train import train
 from tests.engine.runs import said
@@ -118,6 +120,7 @@ def test_the_server_gets_each_version_of_the_adapter_and_ratios_are_of_the_engin
     make_questions, sampler, unproven
 ):
     run = make_questions()
+    (run.sampler / "atelier-0a1b2c3d-3").mkdir(parents=True)  # of a start that was killed
     assert train(run.path) == 0
     steps = said(run, Step)
     assert len(steps) == 4
@@ -155,6 +158,20 @@ def test_without_a_server_the_run_says_who_has_to_do_what(make_questions, monkey
     monkeypatch.setenv(VARIABLE, "http://127.0.0.1:9")  # nothing listens there
     assert train(run.path) == 1
     assert said(run, Finished)[-1].code == "sampling_server_lost"
+
+
+@pytest.mark.parametrize("address", ["http://[half", "http://host:port", "127.0.0.1:8000"])
+def test_an_address_that_is_none_is_told_by_the_name_of_its_variable(address, monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, address)
+    with pytest.raises(Failure, match=VARIABLE):
+        Server.reached(tmp_path)
+
+
+def test_an_answer_without_its_reason_to_end_is_not_taken_for_one(sampler, tmp_path, monkeypatch):
+    told = {"choices": [{"token_ids": [1], "logprobs": {"token_logprobs": [-1.0]}}]}
+    monkeypatch.setattr(sampler, "complete", lambda _: told)
+    with pytest.raises(Failure, match="does not tell the tokens"):
+        Server.reached(tmp_path).sample([[1]], [[0]], Draw(temperature=1.0), [2], 1)
 
 
 @pytest.mark.parametrize("more", [{"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}, {"thinking_budget": 9}])

@@ -111,6 +111,15 @@ def test_devices_that_hosts_cannot_share_evenly_are_refused(folder):
     assert team.lead(folder, 2, Meeting(hosts=3, endpoint="127.0.0.1:1")) == 2
 
 
+def test_hosts_that_share_no_devices_never_train_one_folder_each_by_itself(make_run, monkeypatch, capsys):
+    monkeypatch.setattr(at_hand, "here", lambda _: Machine(4, Device("H100", "cuda", 80 * 2**30, 1e15)))
+    left_open = make_run()
+    assert train(left_open.path, Meeting(hosts=2, host=1, endpoint="127.0.0.1:1")) == 2
+    assert "A layout of 1 device, or one that is left open, cannot be spread" in capsys.readouterr().err
+    assert not left_open.events.exists()
+    assert not left_open.layout.exists()
+
+
 def test_a_layout_of_two_hosts_does_not_start_on_one(make_run, capsys):
     assert team.lead(make_run(layout={"data": 2, "hosts": 2}), 2, Meeting()) == 2
     assert "The layout is for 2 hosts, and this is a start on 1." in capsys.readouterr().err

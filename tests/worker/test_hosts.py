@@ -15,11 +15,12 @@ from engine.spec import Layout, RunSpec
 from engine.train import train
 from studio import runs
 from studio.db.tables import DeviceLease, Member, Model, Run, Worker, now
+from studio.settings import Settings
 from studio.storage import Storage
 from tests.engine.models import make_tiny
 from tests.engine.runs import said
 from tests.services import wait_until
-from worker import membership, supervise
+from worker import hosts, membership, supervise
 from worker.bench import Bench
 from worker.claims import claim_next
 from worker.devices import Device
@@ -250,6 +251,26 @@ def test_a_host_without_the_run_s_folder_is_refused_in_a_sentence(bench, both, n
 
 
 @ONE
+def test_a_host_of_another_version_that_cannot_read_the_settings_refuses(both, new_run, fake_engine, monkeypatch):
+    run_id = new_run(both, "long")
+    hello(both, "beta")
+    won = claim(both, "alpha")
+    folder = both.storage.run_dir(run_id)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.spec.write_text('{"version": 99}')
+    with both.session() as session:
+        member = session.query(Member).one()
+        member.status, member.key = "joined", folder.meeting_key()
+    membership.take_part(Bench(both, fake_engine, host="beta", devices=[CPU]), member)
+    with both.session() as session:
+        told = session.query(Member).one()
+        assert told.status == "ended"
+        assert told.error.startswith("The host beta cannot read the settings of this run: ")
+    assert leases(both) == ["alpha/cpu"]
+    assert won.members == (member.holder,)
+
+
+@ONE
 def test_an_engine_that_dies_on_another_host_is_told_with_its_last_words(bench, both, new_run, read):
     alpha, _ = bench("alpha"), bench("beta")
     run_id = new_run(both, "elsewhere")
@@ -258,6 +279,35 @@ def test_an_engine_that_dies_on_another_host_is_told_with_its_last_words(bench, 
     assert run.status == "failed"
     assert "On the host beta it ended with exit code 1: RuntimeError: the sky fell elsewhere" in run.error["message"]
     wait_until(lambda: not leases(both), "both devices to be free", 5)
+
+
+@ONE
+def test_an_engine_that_waits_in_vain_for_one_elsewhere_is_ended_and_never_said_to_lack_memory(
+    bench, both, new_run, read, monkeypatch
+):
+    monkeypatch.setattr(hosts, "GRACE_SECONDS", 0.2)
+    alpha, _ = bench("alpha"), bench("beta")
+    run_id = new_run(both, "unnoticed")
+    wait_until(lambda: work(alpha), "both hosts to be there", 10)
+    run = read(run_id)
+    assert run.status == "failed"
+    assert run.error["message"] == (
+        "The engine here was ended, since one that it works with ended on another host. On the host beta it ended with "
+        "exit code 1: RuntimeError: the sky fell elsewhere"
+    )
+    wait_until(lambda: not leases(both), "both devices to be free", 5)
+
+
+def test_a_layout_that_hosts_cannot_share_fails_with_a_sentence_and_does_not_wait_for_ever(
+    both, new_run, fake_engine, read
+):
+    run_id = new_run(both, data="auto")  # as when it was made before its model was ready
+    bench = Bench(both, fake_engine, host="alpha", devices=[CPU])
+    assert work(bench) == 1
+    error = read(run_id).error
+    assert error["message"] == "How a run is split over several hosts is not planned for you."
+    assert error["advice"] == ["Set Data to 2, and Shard to the number of devices of each host."]
+    assert leases(both) == []
 
 
 def test_what_another_host_has_not_begun_is_given_back_with_a_run_that_fails_before_its_start(
@@ -326,3 +376,10 @@ def test_two_hosts_train_to_the_losses_of_one_process(bench, both, ready, read, 
     losses = [[step.loss for step in said(one, Step)] for one in (folder, single)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert len(losses[0]) == 4
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "224.0.0.1", "alpha.example", "::1"])
+def test_hosts_meet_at_one_address_of_a_host_and_at_nothing_else(address):
+    with pytest.raises(ValueError, match=r"address|octets"):
+        Settings(rendezvous_address=address)
+    assert Settings(rendezvous_address=LOOPBACK).rendezvous_address == LOOPBACK

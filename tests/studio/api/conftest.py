@@ -12,7 +12,7 @@ from sqlalchemy import select
 from starlette.testclient import TestClient
 
 from studio.app import build_api
-from studio.cli.web import listen
+from studio.cli.listener import listen
 from studio.context import Studio
 from studio.db.migrate import upgrade
 from studio.db.tables import Dataset, Model, now
@@ -74,7 +74,7 @@ def checked_file_id(studio, file_id) -> str:
 @contextmanager
 def serving(app: FastAPI, settings: Settings):
     """The address of a server that really listens."""
-    listener = listen(settings.model_copy(update={"port": 0}))
+    listener = listen(settings.host, 0)
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
