@@ -4,7 +4,6 @@ import json
 import time
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
