@@ -183,8 +183,7 @@ def add_headers(headers: MutableHeaders, path: str) -> None:
 
 def is_named_by_content(scope: Scope) -> bool:
     """Whether other content would have another address: the page's scripts and styles, and the theme with its hash."""
-    path: str = scope["path"]
-    query: bytes = scope.get("query_string", b"")
+    path, query = str(scope["path"]), bytes(scope.get("query_string", b""))
     return path.startswith("/assets/") or (path == "/theme.css" and query.startswith(b"v="))
 
 
