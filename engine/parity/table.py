@@ -73,15 +73,18 @@ def _launched(cells: list[Cell], processes: int, folder: Path) -> Iterator[Row]:
 
 
 def markdown(found: Iterable[Row]) -> str:
-    """The table as text: one line a layout, one column a family, the largest difference of any part in each."""
+    """The table as text: one line a layout, one column a family, the largest difference of any part in each.
+
+    `-` is a family that cannot be split like that; what was not trained is blank.
+    """
     cells = list(found)
     families = list(dict.fromkeys(row.cell.family for row in cells))
     worst: dict[str, dict[str, str]] = {}
     for row in cells:
+        rest = {family: "" if replace(row.cell, family=family).possible else "-" for family in families}
         largest = max(row.distance[part] for part in PARTS)
-        worst.setdefault(row.cell.layout, {})[row.cell.family] = f"{largest:.0e}" + ("" if row.equal else " !")
+        shown = f"{largest:.0e}" + ("" if row.equal else " !")
+        worst.setdefault(row.cell.layout, rest)[row.cell.family] = shown
     lines = ["| layout | " + " | ".join(families) + " |", "|---|" + "---|" * len(families)]
-    lines += [
-        f"| {layout} | " + " | ".join(of.get(family, "-") for family in families) + " |" for layout, of in worst.items()
-    ]
+    lines += [f"| {' | '.join([layout, *of.values()])} |" for layout, of in worst.items()]
     return "\n".join(lines)

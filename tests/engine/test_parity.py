@@ -2,7 +2,8 @@
 
 import pytest
 
-from engine.parity.cells import COMPOSITE, ON_FOUR, quick
+from engine.layout.degrees import Degrees
+from engine.parity.cells import COMPOSITE, ON_FOUR, Cell, quick
 from engine.parity.families import FAMILIES
 from engine.parity.table import PARTS, Row, markdown, rows
 
@@ -31,3 +32,12 @@ def test_the_table_marks_what_is_not_equal(found):
     assert not wrong.equal
     assert " !" in markdown([wrong])
     assert " !" not in markdown(found)
+
+
+def test_the_table_tells_what_was_not_trained_from_what_cannot_be():
+    equal = dict.fromkeys(PARTS, 1e-16)
+    spread, whole = Degrees(shard=2, expert=2), Degrees(shard=2)
+    trained = [Cell("llama", whole), Cell("qwen3_moe", spread), Cell("gpt_oss", spread)]
+    _, _, sharded, routed = markdown([Row(cell, equal, 1.0) for cell in trained]).splitlines()
+    assert [cell.strip() for cell in sharded.split("|")[2:-1]] == ["1e-16", "", ""]
+    assert [cell.strip() for cell in routed.split("|")[2:-1]] == ["-", "1e-16", "1e-16"]
