@@ -56,8 +56,9 @@ class Needs:
 class Model:
     """What of a model the arithmetic needs.
 
-    `trainable`: parameters of the adapter, or all; `heads_width`: query heads times their width; `sliced`: kinds of
-    weights that the family's plan for tensor parallelism cuts.
+    `trainable`: parameters of the adapter, or all; `heads_width`: query heads times their width; `key_heads`: heads of
+    keys and values; `keys_width`: numbers in both of a token; `sliced`: kinds of weights that the family's plan for
+    tensor parallelism cuts.
     """
 
     parameters: Parameters
@@ -65,6 +66,8 @@ class Model:
     hidden: int
     vocabulary: int
     heads_width: int = 0
+    key_heads: int = 1
+    keys_width: int = 0
     sliced: tuple[Kind, ...] = ()
 
 
