@@ -117,8 +117,7 @@ class Planner:
         if kept.everything:
             found = _with_head(found, batch, model)
         checkpoint = round(model.trainable * (kept.trained + kept.optimizer))
-        on_heap = 0 if training.gradient_checkpointing else found.kept  # else `engine.memory` maps them
-        reserve = reserve_of(device, checkpoint, on_heap)
+        reserve = reserve_of(device, checkpoint, mapped=training.gradient_checkpointing)
         sampling = self._sampled(spec, self.twin(spec, dtype), device.kind, rows, length, degrees.batches)
         memory = needs(model, kept, degrees, found, batch, reserve, sampling)
         work = Work(
