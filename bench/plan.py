@@ -1,8 +1,8 @@
 """`python -m bench.plan`: peaks of memory of real runs on the CPU, beside what was planned for them.
 
 Each configuration is a run of its own in a process of its own, with three steps and nothing else; its peak is the one
-that the run's own events tell. The rows are the engine's own source code as text, packed. With `--answers` it is GRPO:
-eight prompts a step, eight answers of so many tokens each.
+that the run's own events tell. The rows are the engine's own source code as text, packed. With `--answers` it is GRPO
+on one question often, few and many answers, short and long, with held-out prompts and without.
 """
 
 import argparse
@@ -19,23 +19,55 @@ from engine.events import Started, Step
 from engine.plan.choice import plan
 from engine.plan.here import here
 from engine.plan.planner import Planner
+from engine.plan.rows import Rows
 from engine.plan.twin import read_config
 from engine.rundir import RunDir
-from engine.spec import RunSpec, at_length
+from engine.spec import RunSpec
 
 ROW = 500  # characters
 LENGTHS = (256, 512, 1024, 2048)
-PROMPTS = ANSWERS = 8
+QUESTION = "Tell me the whole story of how the sea came to be salty, as long as you can."
+QUESTIONS = 200
 HOT = 5.0  # a temperature at which answers do not end
+LETTERS = "qkyAgm"  # rewarded each, so that answers of any length are told apart and something is learned
 MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One configuration: its largest step in tokens, and bytes at most, measured and planned for so many tokens."""
+class Asked:
+    """A GRPO run: prompts of a step, answers to each of at most so many tokens, how often a prompt says its question.
 
+    `held_out`: prompts of an evaluation, of which there is one after each step.
+    """
+
+    prompts: int
+    answers: int
+    tokens: int
+    repeats: int
+    held_out: int
+
+    def __str__(self) -> str:
+        """As the table names it."""
+        long = "a long" if self.repeats > 1 else "a short"
+        held = f", {self.held_out} held out" if self.held_out else ""
+        return f"{self.prompts} x {self.answers} answers of {self.tokens} to {long} prompt{held}"
+
+
+ASKED = (
+    Asked(prompts=8, answers=8, tokens=8, repeats=1, held_out=0),
+    Asked(prompts=2, answers=4, tokens=8, repeats=1, held_out=0),
+    Asked(prompts=4, answers=16, tokens=32, repeats=8, held_out=0),
+    Asked(prompts=2, answers=4, tokens=32, repeats=8, held_out=16),
+    Asked(prompts=16, answers=4, tokens=32, repeats=1, held_out=16),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One configuration: its largest step, or longest answer, in tokens; bytes at most, measured and planned for it."""
+
+    what: str
     dtype: str
-    max_length: int
     recompute: bool
     tokens: int
     measured: int
@@ -62,19 +94,21 @@ def spec_of(model: str, rows: Path, dtype: str, length: int, recompute: bool) ->
     return RunSpec.model_validate({"model": model, "data": data, "training": training, "saving": saving})
 
 
-def grpo_of(model: str, rows: Path, dtype: str, tokens: int, recompute: bool) -> RunSpec:
-    """Two steps of eight prompts, with eight answers of at most so many tokens to each."""
-    spec = spec_of(model, rows, dtype, 1024, recompute)
-    how = {"type": "grpo", "rewards": {"regex:q": 1.0}, "num_generations": ANSWERS, "max_completion_length": tokens}
-    how |= {"temperature": HOT}
-    training = spec.training.model_dump() | {"gradient_accumulation_steps": PROMPTS, "max_steps": 2}
-    return RunSpec.model_validate({**spec.model_dump(), "method": how, "training": training})
+def grpo_of(model: str, rows: Path, dtype: str, asked: Asked, recompute: bool) -> RunSpec:
+    """Three steps, and an evaluation after each where any prompt is held out."""
+    spec = spec_of(model, rows, dtype, 1024, recompute).model_dump()
+    how = {"type": "grpo", "rewards": {f"regex:{letter}": 1.0 for letter in LETTERS}, "temperature": HOT}
+    how |= {"num_generations": asked.answers, "max_completion_length": asked.tokens}
+    spec["training"] |= {"gradient_accumulation_steps": asked.prompts}
+    spec["data"] |= {"eval_fraction": asked.held_out / QUESTIONS}
+    spec["saving"] |= {"eval_steps": 1}
+    return RunSpec.model_validate({**spec, "method": how})
 
 
-def write_prompts(path: Path) -> None:
-    """The same long question often, which is answered at length."""
-    row = {"prompt": "Tell me the whole story of how the sea came to be salty, as long as you can.", "answer": "e"}
-    path.write_text(f"{json.dumps(row)}\n" * 40, encoding="utf-8")
+def write_prompts(path: Path, repeats: int) -> None:
+    """The same question, said so often in a prompt."""
+    row = {"prompt": " ".join([QUESTION] * repeats), "answer": "e"}
+    path.write_text(f"{json.dumps(row)}\n" * QUESTIONS, encoding="utf-8")
 
 
 def run(spec: RunSpec, folder: Path) -> tuple[int, int]:
@@ -87,25 +121,32 @@ def run(spec: RunSpec, folder: Path) -> tuple[int, int]:
     return max(step.tokens for step in steps), max(step.memory[0].peak for step in steps)
 
 
-def measure(
-    model: str, dtype: str, lengths: Sequence[int], recompute: bool, *, answers: bool = False
-) -> Iterator[Measured]:
-    """Every length, one after the other; with `answers`, `tokens` are those of a whole answer and its prompt."""
+def measure(model: str, dtype: str, lengths: Sequence[int], recompute: bool) -> Iterator[Measured]:
+    """Packed rows of every length, one after the other."""
     planner = Planner(read_config(model))
     with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
         rows = Path(scratch) / "rows.jsonl"
-        (write_prompts if answers else write_rows)(rows)
+        write_rows(rows)
         for length in lengths:
-            spec = (grpo_of if answers else spec_of)(model, rows, dtype, length, recompute)
-            folder = Path(scratch) / str(length)
-            tokens, peak = run(spec, folder)
-            if answers:
-                prompt = prompt_tokens(folder)
-                tokens, known = prompt + length, at_length(spec, prompt)
-            else:
-                known = spec_of(model, rows, dtype, tokens, recompute)
-            planned = plan(known, here(spec), planner=planner).chosen.needs.total
-            yield Measured(dtype, length, recompute, tokens, peak, planned)
+            tokens, peak = run(spec_of(model, rows, dtype, length, recompute), Path(scratch) / str(length))
+            known = spec_of(model, rows, dtype, tokens, recompute)
+            planned = plan(known, here(known), planner=planner).chosen.needs.total
+            yield Measured("packed rows", dtype, recompute, tokens, peak, planned)
+
+
+def measure_answers(model: str, dtype: str, every: Sequence[Asked], recompute: bool) -> Iterator[Measured]:
+    """GRPO runs, one after the other."""
+    planner = Planner(read_config(model))
+    for asked in every:
+        with tempfile.TemporaryDirectory(prefix="atelier-") as scratch:
+            rows, folder = Path(scratch) / "rows.jsonl", Path(scratch) / "run"
+            write_prompts(rows, asked.repeats)
+            spec = grpo_of(model, rows, dtype, asked, recompute)
+            _, peak = run(spec, folder)
+            prompt = prompt_tokens(folder)
+            known = Rows(QUESTIONS, [(prompt, QUESTIONS)], prompt * QUESTIONS, prompt)
+            planned = plan(spec, here(spec), known, planner=planner).chosen.needs.total
+            yield Measured(str(asked), dtype, recompute, prompt + asked.tokens, peak, planned)
 
 
 def prompt_tokens(folder: Path) -> int:
@@ -121,12 +162,17 @@ def main() -> int:
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--lengths", type=int, nargs="*", help="maximum lengths, in tokens")
     parser.add_argument("--recompute", action="store_true", help="recompute activations")
-    parser.add_argument("--answers", action="store_true", help="GRPO; the lengths are those of answers")
+    parser.add_argument("--answers", action="store_true", help="GRPO runs instead of packed rows")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    for found in measure(asked.model, asked.dtype, asked.lengths or LENGTHS, asked.recompute, answers=asked.answers):
+    every = (
+        measure_answers(asked.model, asked.dtype, ASKED, asked.recompute)
+        if asked.answers
+        else measure(asked.model, asked.dtype, asked.lengths or LENGTHS, asked.recompute)
+    )
+    for found in every:
         recompute = "recompute" if found.recompute else "         "
-        line = f"{found.tokens:6,} tokens {recompute} {found.measured / MIB:8,.0f} MiB measured"
+        line = f"{found.what}, {found.tokens:6,} tokens {recompute} {found.measured / MIB:8,.0f} MiB measured"
         shown = (
             json.dumps(asdict(found)) if asked.json else f"{line} {found.planned / MIB:8,.0f} planned {found.off:+.0%}"
         )

@@ -265,8 +265,8 @@ def attach(head: nn.Linear, shape: Shape, measured: Measure = measure) -> None:
         entropy: bool = False,
         kept: Kept | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        if targets_N is None:
-            return plain(hidden)
+        if targets_N is None:  # of a slice, a CPU in bfloat16 would multiply each text with a copy of the weight
+            return plain(hidden.contiguous())
         how = How(replace(shape, temperature=temperature), entropy=entropy, kept=kept)
         logprobs_N, entropy_N = measured(hidden, head.weight, head.bias, targets_N, how)
         return (logprobs_N, cast(Tensor, entropy_N)) if entropy else logprobs_N

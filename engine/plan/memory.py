@@ -13,6 +13,7 @@ from engine.plan.activations import Activations
 from engine.plan.answers import Sampling
 from engine.plan.parameters import Kind, Parameters
 from engine.plan.recipe import Recipe
+from engine.plan.reserve import NONE, Reserve
 
 WIDE: tuple[Kind, ...] = (
     "attention",
@@ -56,8 +57,9 @@ class Needs:
 class Model:
     """What of a model the arithmetic needs.
 
-    `trainable`: parameters of the adapter, or all; `heads_width`: query heads times their width; `sliced`: kinds of
-    weights that the family's plan for tensor parallelism cuts.
+    `trainable`: parameters of the adapter, or all; `heads_width`: query heads times their width; `key_heads`: heads of
+    keys and values; `keys_width`: numbers in both of a token; `sliced`: kinds of weights that the family's plan for
+    tensor parallelism cuts.
     """
 
     parameters: Parameters
@@ -65,6 +67,8 @@ class Model:
     hidden: int
     vocabulary: int
     heads_width: int = 0
+    key_heads: int = 1
+    keys_width: int = 0
     sliced: tuple[Kind, ...] = ()
 
 
@@ -83,7 +87,7 @@ def needs(
     degrees: Degrees,
     activations: Activations,
     batch: Batch,
-    reserve: int = 0,
+    reserve: Reserve = NONE,
     sampling: Sampling | None = None,
 ) -> Needs:
     """The parts at the fullest moment of a step on one device."""
@@ -97,18 +101,19 @@ def needs(
     head = head_bytes(model, recipe, activations, batch)
     root = gathered_root(model, recipe, degrees)
     layers = (PREFETCHED * whole_layer if degrees.copy > 1 and recipe.reshards else 0) + recipe.unpacked
-    early = gradients if recipe.keeps_gradients else 0
+    early, unused = gradients if recipe.keeps_gradients else 0, round(reserve.unused * kept)
     moments = {
-        "the loss is computed": (early, kept, head, root, 0),
-        "the backward pass begins": (early, kept + working, 0, root + layers + passing, 0),
-        "the backward pass ends": (gradients, working, 0, root + layers + passing, 0),
+        "the loss is computed": (early, kept, head, root, 0, unused),
+        "the backward pass begins": (early, kept + working, 0, root + layers + passing, 0, unused),
+        "the backward pass ends": (gradients, working, 0, root + layers + passing, 0, unused),
     }
     if sampling is not None:
         slices = _slices(model, degrees, "attention")
         cached, one_more = (round(size / slices) for size in (sampling.cache, sampling.working))
-        moments["answers are sampled"] = (0, one_more, sampling.choice, root + layers, cached)
+        spare = round(reserve.unused * cached)
+        moments["answers are sampled"] = (0, one_more, sampling.choice, root + layers, cached, spare)
     moment = max(moments, key=lambda name: sum(moments[name]))
-    now, alive, tiles, gathered, cache = moments[moment]
+    now, alive, tiles, gathered, cache, between = moments[moment]
     return Needs(
         weights=round(resident(model, recipe, degrees)),
         adapter=0 if recipe.everything else round(trained * recipe.trained),
@@ -119,7 +124,7 @@ def needs(
         gathered=gathered,
         head=tiles,
         dispatch=dispatch_bytes(model, degrees, batch),
-        reserve=reserve,
+        reserve=reserve.always + between,
         moment=moment,
     )
 

@@ -1,5 +1,6 @@
 """How long a step takes: as fast as earlier runs where there are any, else from operations and efficiency."""
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -29,13 +30,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class Work:
-    """What one device does in a step: `rounds` micro-batches of `tokens`, in documents of `length`."""
+    """What one device does in a step: `rounds` micro-batches of `tokens`, its stretch of `sequences` of `length`."""
 
     tokens: int
     length: int
     rounds: int
     everything: bool
     recompute: bool
+    sequences: int = 1
 
 
 def operations(model: Model, work: Work) -> float:
@@ -59,9 +61,31 @@ def traffic(model: Model, degrees: Degrees, work: Work) -> float:
     dense = model.parameters.local(degrees.expert) * width / degrees.tensor
     moved = (2 + work.everything) * dense * (1 - 1 / sharded)
     moved += 8 * layers * row * (1 - 1 / degrees.tensor)
-    moved += 8 * layers * row * (1 - 1 / degrees.context)
+    moved += layers * context_traffic(model, degrees, work)
     moved += 4 * layers * row * model.parameters.experts[1] * (1 - 1 / degrees.expert)
     return moved
+
+
+def context_traffic(model: Model, degrees: Degrees, work: Work) -> float:
+    """Bytes that a device sends for one attention layer of a micro-batch, forward and backward, in bfloat16.
+
+    Four swaps of the hidden states each way among as many neighbours as there are key-value heads for; and where these
+    are fewer than the team, keys and values round the ring of the others (`engine.layout.ring`): on their way out in
+    both passes, in backward with their gradients in float32, which go home besides.
+    """
+    width, slices = 2, degrees.tensor if "attention" in model.sliced else 1
+    swapping = math.gcd(degrees.context, max(1, model.key_heads // slices))
+    swaps = 8 * work.tokens * model.hidden * width / slices * (1 - 1 / swapping)
+    turns = _turns(degrees.context // swapping, work.sequences)
+    keys = work.tokens * model.keys_width / slices
+    gradients = 4 * (turns + 1) if turns else 0
+    return swaps + keys * (2 * turns * width + gradients)
+
+
+def _turns(ring: int, sequences: int) -> int:
+    """How many stretches back a device of the ring sees, of a micro-batch of equally long sequences, each one text."""
+    began = (at * sequences // ring for at in range(ring))  # the sequence that a device's first token is in
+    return max(at - first * ring // sequences for at, first in enumerate(began))
 
 
 def estimate(model: Model, device: Device, degrees: Degrees, work: Work, measured_flops: float = 0.0) -> Pace:

@@ -93,12 +93,15 @@ class Planner:
         text = self.config.get_text_config()
         heads = getattr(text, "num_attention_heads", None) or 1
         width = getattr(text, "head_dim", None) or text.hidden_size // heads
+        key_heads = getattr(text, "num_key_value_heads", None) or heads
         return Model(
             parameters=made.parameters,
             trainable=made.trainable,
             hidden=text.hidden_size,
             vocabulary=text.vocab_size,
             heads_width=heads * width,
+            key_heads=key_heads,
+            keys_width=2 * key_heads * width,
             sliced=sliced_by_plan(self.config),
         )
 
@@ -115,13 +118,13 @@ class Planner:
         if kept.everything:
             found = _with_head(found, batch, model)
         checkpoint = round(model.trainable * (kept.trained + kept.optimizer))
-        on_heap = 0 if training.gradient_checkpointing else found.kept  # else `engine.memory` maps them
-        reserve = reserve_of(device, checkpoint, on_heap)
+        reserve = reserve_of(device, checkpoint, mapped=training.gradient_checkpointing)
         sampling = self._sampled(spec, self.twin(spec, dtype), device.kind, rows, length, degrees.batches)
         memory = needs(model, kept, degrees, found, batch, reserve, sampling)
         work = Work(
             tokens=batch.tokens,
             length=longest,
+            sequences=sequences,
             rounds=-(-training.gradient_accumulation_steps // degrees.batches),
             everything=kept.everything,
             recompute=training.gradient_checkpointing,

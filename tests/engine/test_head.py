@@ -120,3 +120,13 @@ def test_an_attached_head_still_gives_logits_when_asked_as_before():
     logprobs, entropy = module(hidden, targets_N=torch.zeros(3, dtype=torch.long), temperature=2.0, entropy=True)
     torch.testing.assert_close(logprobs, (before / 2).log_softmax(-1)[:, 0])
     assert entropy.shape == (3,)
+
+
+def test_logits_of_the_last_tokens_are_one_product_with_the_weight():
+    made, seen = torch.nn.Linear(4, 8), []
+    plain = made.forward
+    made.forward = lambda hidden: (seen.append(hidden.is_contiguous()), plain(hidden))[1]
+    attach(made, Shape())
+    hidden = torch.randn(3, 5, 4)
+    torch.testing.assert_close(made(hidden[:, -1:]), plain(hidden)[:, -1:])
+    assert seen == [True]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.plan import Machine, Planner, parse, plan
+from engine.plan import Machine, Planner, Rows, parse, plan
 from engine.plan.twin import read_config
 from engine.spec import RunSpec
 
@@ -21,6 +21,15 @@ MEASURED = (
     ("float32", True, 1024, 1362),
     ("float32", True, 2048, 1395),
 )
+# (prompts of a step, answers to each, tokens of an answer, of a prompt, prompts held out, peak in MiB), in bfloat16
+QUESTIONS = 200
+SAMPLED = (
+    (8, 8, 8, 50, 0, 1071),
+    (2, 4, 8, 50, 0, 1008),
+    (4, 16, 32, 190, 0, 1444),
+    (2, 4, 32, 190, 16, 1430),
+    (16, 4, 32, 50, 16, 1122),
+)
 
 
 @cache
@@ -35,4 +44,21 @@ def test_a_measured_peak_is_reproduced(starter: Path, dtype: str, recompute: boo
         {"model": str(starter), "data": {"dataset": "d", "max_length": tokens}, "training": training}
     )
     planned = plan(spec, Machine(*parse("cpu:24GB")), planner=planner(starter)).chosen.needs.total
+    assert planned / MIB == pytest.approx(peak, rel=TOLERANCE)
+
+
+@pytest.mark.parametrize(("prompts", "answers", "tokens", "prompt", "held_out", "peak"), SAMPLED)
+def test_a_measured_peak_of_sampling_is_reproduced(
+    starter: Path, prompts: int, answers: int, tokens: int, prompt: int, held_out: int, peak: int
+) -> None:
+    spec = RunSpec.model_validate(
+        {
+            "model": str(starter),
+            "data": {"dataset": "d", "max_length": 1024, "eval_fraction": held_out / QUESTIONS},
+            "method": {"type": "grpo", "num_generations": answers, "max_completion_length": tokens},
+            "training": {"dtype": "bfloat16", "device": "cpu", "gradient_accumulation_steps": prompts},
+        }
+    )
+    rows = Rows(QUESTIONS, [(prompt, QUESTIONS)], QUESTIONS * prompt, prompt)
+    planned = plan(spec, Machine(*parse("cpu:24GB")), rows, planner=planner(starter)).chosen.needs.total
     assert planned / MIB == pytest.approx(peak, rel=TOLERANCE)
