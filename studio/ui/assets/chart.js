@@ -34,7 +34,8 @@
     else words = String(Number(number.toPrecision(4)));
     return unit ? `${words} ${unit}` : words;
   };
-  const later = window.requestIdleCallback ?? ((act) => setTimeout(act, 50));
+  // At the latest after a moment: a busy page is never idle.
+  const later = (act) => (window.requestIdleCallback ? requestIdleCallback(act, { timeout: 200 }) : setTimeout(act, 50));
   const nearest = (xs, x) => {
     let low = 0, high = xs.length - 1;
     while (high - low > 1) { const middle = (low + high) >> 1; if (xs[middle] < x) low = middle; else high = middle; }
