@@ -31,7 +31,7 @@ from engine.trainer import Trainer
 HELD_OUT, MEASURED_EVERY = 48, 10
 NOTHING = 1e-12  # a learning rate
 FORM_ROWS = 64
-FORM_STEPS = {"add": 12, "gym": 12}
+FORM_STEPS = 12
 STEPS = {"add": 60, "gym": 60, "prefer": 40}
 Row = dict[str, Any]
 
@@ -158,7 +158,7 @@ def rewarded(task: str, model: str, folder: Path, seed: int, rate: float) -> lis
         model,
         written(folder, "form", form),
         {"type": "sft"},
-        steps=FORM_STEPS[task],
+        steps=FORM_STEPS,
         rate=2e-4,
         batch=8,
         seed=seed,

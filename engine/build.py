@@ -13,20 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from engine import (
-    attention,
-    earlier,
-    experts,
-    float8,
-    fused,
-    isolation,
-    lora,
-    memory,
-    nf4,
-    optimizers,
-    quantized,
-    whole,
-)
+from engine import attention, earlier, experts, float8, fused, isolation, lora, nf4, optimizers, quantized, whole
 from engine.auto import class_for
 from engine.devices import choose_device, choose_dtype, exact
 from engine.failure import Failure
@@ -37,6 +24,7 @@ from engine.layout.mesh import Mesh, processes
 from engine.layout.placement import Placements
 from engine.layout.rules import refusals
 from engine.layout.vocabulary import is_split, measure_split
+from engine.memory import settle
 from engine.render.tokenizer import ADVICE, ends_of
 from engine.spec import LoRA, RunSpec
 
@@ -174,7 +162,7 @@ def build(spec: RunSpec, mesh: Mesh | None = None, dtype: torch.dtype | None = N
     placements = full.place(model, mesh) if adapter is None else adapters.place(model, mesh, spec.training.seed)
     if adapter is not None and not mesh.degrees.sharded:
         fused.fuse(model, dtype)
-        memory.settle(model)
+        settle(model)
     start = None
     if adapter is not None and spec.adapter_from:
         start = earlier.begin_from(adapter, placements, Path(spec.adapter_from))

@@ -8,7 +8,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -74,7 +74,7 @@ class Joint:
 
     @classmethod
     def of(cls, layers: Sequence[LoraLinear], weight_OI: Tensor, bias_O: Tensor | None) -> "Joint":
-        """Plain LoRA layers of PEFT on base weights that `joined` put together."""
+        """Several plain LoRA layers of PEFT on base weights that `joined` put together."""
         widths = [layer.out_features for layer in layers]
         weights = weight_OI.split(widths)
         return cls(tuple(LowRank.of(*each, None) for each in zip(layers, weights, strict=True)), weight_OI, bias_O)
@@ -92,7 +92,7 @@ class Joint:
     def layer(self) -> LowRank:
         """One layer that is all of them: their A one below the other, their B on a diagonal of blocks."""
         if len(self.parts) == 1:
-            return replace(self.parts[0], bias_O=self.bias_O)
+            return self.parts[0]
         a = torch.cat([part.a_RI for part in self.parts])
         b = torch.block_diag(*(part.b_OR * part.scale for part in self.parts))
         return LowRank(self.weight_OI, self.bias_O, a, b, 1.0)
