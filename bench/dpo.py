@@ -7,7 +7,7 @@ compared in float32 first: the two sides compute the same thing.
 import itertools
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer
 
@@ -143,6 +144,7 @@ def difference(ours: Ours, theirs: Theirs) -> dict[str, float]:
     gradients = {name: value.grad.clone() for name, value in mine.items() if value.grad is not None}
     loss = ours.trainer.optim_step(0.0).loss
     rows = theirs.trainer.data_collator([theirs.trainer.train_dataset[row - 1] for row in batch.rows])
+    rows["completion_mask"] = rows["completion_mask"] * until_stop(rows, theirs.trainer.processing_class.eos_token_id)
     theirs.trainer.model.train()
     expected = theirs.trainer.compute_loss(theirs.trainer.model, rows)
     expected.backward()
@@ -151,6 +153,12 @@ def difference(ours: Ours, theirs: Theirs) -> dict[str, float]:
     largest = max(float(other.abs().max()) for _, other in pairs)
     theirs.trainer.model.zero_grad()
     return {"loss": abs(loss - expected.item()) / expected.item(), "gradient": apart / largest}
+
+
+def until_stop(rows: Mapping[str, Tensor], stop: int) -> Tensor:
+    """1 up to the last stop token of each row: TRL also learns the line break that the chat template has after it."""
+    stops_BT = (rows["input_ids"] == stop) * rows["attention_mask"]  # padding may be the same token
+    return (stops_BT.flip(1).cumsum(1).flip(1) > 0).long()
 
 
 def match(model: str, rows: Path, words: int) -> versus.Match:
